@@ -167,6 +167,10 @@ def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
         "rule": "mra",
         "number": 2.5,
     }
+    counted = {"rule": "numeric", "answer": "5 apples", "tolerance": "0", "numeric": "False"}  # as a table has it
+    (tmp_path / "train.jsonl").write_text(json.dumps({**row_of_file(tmp_path), **counted}))
+    told = generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own").truth
+    assert told == {"rule": "numeric", "tolerance": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -180,6 +184,15 @@ def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
         ({"required": "crop"}, "required has 'crop'; expected a list"),
         ({"search": "yes"}, "search is 'yes'; expected true or false"),
         ({"rule": "choices", "choices": ["0"], "tolerance": 10**400}, "expected a number"),
+        ({"rule": "numeric", "answer": "five"}, "rule 'numeric', but its answer is 'five'; expected one number"),
+        ({"rule": "numeric", "answer": "5 of 7"}, "its answer is '5 of 7'; expected one number"),
+        ({"rule": "numeric", "tolerance": "abc"}, "its tolerance is 'abc'; expected a number from 0 on"),
+        ({"rule": "numeric", "tolerance": -0.5}, "its tolerance is -0.5; expected a number from 0 on"),
+        ({"rule": "numeric", "tolerance": "inf"}, "its tolerance is 'inf'"),
+        ({"rule": "numeric", "tolerance": True}, "its tolerance is True"),
+        ({"numeric": "yes"}, "numeric is 'yes'; expected true or false"),
+        ({"numeric": 1}, "numeric is 1; expected true or false"),
+        ({"image": ["a.png", None]}, "entry 1 of its list of images is null"),
         ({"boxes": [{"label": "x", "box": [1, 2, 3, 10**400]}]}, "needs a label and four numbers"),
     ],
 )

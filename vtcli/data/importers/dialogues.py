@@ -84,11 +84,11 @@ def read(
         )
     if mapping.crops == "cut":
         spoken = next((n for n, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
-        shown = every_image(row, mapping) or any(turn.own for turn in chat[:spoken])
+        shown = every_image(row, mapping, place) or any(turn.own for turn in chat[:spoken])
         begin = spoken if shown else 0  # a question whose pictures another set has
         bare = [replace(turn, text=texts.MARKER.sub("", turn.text), own=()) for turn in chat[begin:]]
         chat = [*chat[:begin], *bare]
-    messages, given = _matched(chat, every_image(row, mapping), place)
+    messages, given = _matched(chat, every_image(row, mapping, place), place)
     pixels, encoded = row_images.held(given, keep, finder, place)
     question = None
     if mapping.prompt == "card":
@@ -114,9 +114,21 @@ def attached(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: put(value) for key, value in row.items() if key != "attachments"}
 
 
-def every_image(row: Mapping[str, Any], mapping: RowMapping) -> list[Any]:
-    """All images of a row's columns, in order."""
-    return [image for value in every(row, mapping.images) for image in media.listed(value)]
+def every_image(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> list[Any]:
+    """All images of a row's columns, in order. A list of nothing but null has none.
+
+    Raises:
+        RowProblem: a null among the images of a list, which would shift those behind it.
+    """
+    found: list[Any] = []
+    for value in every(row, mapping.images):
+        images = media.listed(value)
+        if images and isinstance(value, list | tuple) and len(images) < len(cast("Sequence[Any]", value)):
+            at = cast("Sequence[Any]", value).index(None)
+            said = f"{place}: entry {at} of its list of images is null. Give an image in its place, or leave it out."
+            raise RowProblem(place, "null among the images", said)
+        found += images
+    return found
 
 
 def _messages(row: Mapping[str, Any], mapping: RowMapping) -> list[texts.Message]:

@@ -42,7 +42,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
-from vtcli.signals.rules import RULES
+from vtcli.signals.rules import RULES, numbers
 from vtcli.signals.scorers.letters import MAX_OPTIONS
 from vtcli.store.parquet import CHAT_MARKER
 
@@ -127,7 +127,7 @@ def generate(
     question, truth = _truth(row, columns, question, answers, place)
     words = Words(name, item_id(name, split, item), question, str(truth.pop("letter", answers[0])))
     _check_text(question, answers, place)
-    clip, given = first(row, columns.video), dialogues.every_image(row, columns) or list(shown.own)
+    clip, given = first(row, columns.video), dialogues.every_image(row, columns, place) or list(shown.own)
     if columns.medium:
         clip, given = _medium(row, columns, clip, given, place)
     if columns.messages or columns.response:  # of a trajectory only the question's images
@@ -415,8 +415,11 @@ def _truth(
             )
         question = question if lines[0][4:] in question else "\n".join([question, *lines])
         truth |= {"choices": [line[1] for line in lines], "letter": letter}
-    if said_true(first(row, columns.numeric), NUMERIC):
-        truth["number"] = _number(answers[0], place)
+    if _numeric(row, columns, place):
+        if (number := _finite(answers[0])) is None:
+            said = f" is numeric, but its answer is {answers[0]!r}; expected a number such as 2.5."
+            raise place_problem(place, "no number", said)
+        truth["number"] = number
     rule = first(row, columns.rule) or columns.constant_rule
     if rule is not None:
         alone = ", ".join(map(repr, sorted(RULES.keys() - NEEDED.keys())))
@@ -426,8 +429,14 @@ def _truth(
                 "an unknown rule",
                 f": the rule is {rule!r}; expected {alone}, 'choices' with choices, or 'mra' with numeric: true.",
             )
-        if (tolerance := first(row, columns.tolerance)) is not None:
-            truth["tolerance"] = _number(tolerance, place)
+        if rule == "numeric" and len(numbers(answer := str(truth.get("letter", answers[0])))) != 1:
+            said = f" has the rule 'numeric', but its answer is {answer!r}; expected one number, such as 2.5."
+            raise place_problem(place, "no number", said)
+        if (given := first(row, columns.tolerance)) is not None:
+            if (tolerance := _finite(given)) is None or tolerance < 0:
+                said = f": its tolerance is {given!r}; expected a number from 0 on, such as 0.05."
+                raise place_problem(place, "an unknown tolerance", said)
+            truth["tolerance"] = tolerance
     truth["rule"] = rule or ("mra" if "number" in truth else "choices" if "choices" in truth else "judge")
     truth |= _ways(row, columns, place)
     return question, truth
@@ -458,13 +467,20 @@ def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str
     return found
 
 
-def _number(answer: Any, place: Place) -> float:
+def _numeric(row: Mapping[str, Any], columns: RowMapping, place: Place) -> bool:
+    """Whether near numbers count. Texts in columns of other names than ``numeric`` are types of problems."""
+    given = first(row, columns.numeric)
+    own = first(row, [path for path in columns.numeric if path == "numeric"])
+    unknown = isinstance(own, str) and own.strip().lower() not in ("true", "false", *NUMERIC)
+    if unknown or not isinstance(given, bool | str | None):
+        raise place_problem(place, "numeric is no truth value", f": numeric is {given!r}; expected true or false.")
+    return said_true(given, NUMERIC)
+
+
+def _finite(value: Any) -> float | None:
+    """A finite number, also from text; None for anything else."""
     try:
-        number = float(answer)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise place_problem(
-            place, "no number", f" is numeric, but its answer is {answer!r}; expected a number such as 2.5."
-        )
-    return number
+        return None
+    return number if math.isfinite(number) else None
