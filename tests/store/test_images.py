@@ -7,6 +7,7 @@ import io
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,14 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
     for form in ("PNG", "TIFF"):
         pixels = images.decode(_bytes(Image.fromarray(deep), format=form), "deep")
         assert pixels[0, :, 0].tolist() == [0, 100, 255]
+
+
+@pytest.mark.parametrize(("kind", "told"), [(np.float32, "floating-point"), (np.int32, "signed or 32-bit")])
+@pytest.mark.parametrize("check", [images.decode, images.check, images.check_ends])
+def test_values_of_no_known_range_are_refused_and_not_shown_black(kind: type, told: str, check: Any) -> None:
+    data = _bytes(Image.fromarray(np.array([[0, 1, 200]], kind)), format="TIFF")
+    with pytest.raises(InputError, match=f"The image of row 4 has {told} values, .* Save it with 8 bits"):
+        check(data, "of row 4")
 
 
 def test_alpha_lies_over_white() -> None:

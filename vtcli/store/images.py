@@ -95,7 +95,8 @@ def decode(data: bytes, where: str) -> Pixels:
     """Image bytes to ``(H, W, 3)`` RGB: upright by EXIF, alpha over white, 16 bits scaled to 8.
 
     ``where`` says where the bytes came from, for the messages. Raises ``InputError`` for nothing at all, for what is
-    no image, is cut off, or has more than 100 million pixels; the size is checked before any pixel is decoded.
+    no image, is cut off, has values whose range is not known (TIFF), or has more than 100 million pixels. The header
+    is checked before any pixel is decoded.
     """
     image = _open(data, where)
     try:
@@ -321,12 +322,18 @@ def _open(data: bytes, where: str) -> Image.Image:
         raise _undecodable(where, error) from error
     if image.width * image.height > MAX_DECODED_PIXELS:
         raise _too_large(where, f"{image.width} x {image.height}")
+    if image.mode in ("F", "I"):  # of TIFF: floating-point, signed, or of 32 bits
+        kind = "floating-point" if image.mode == "F" else "signed or 32-bit"
+        raise InputError(
+            f"The image {where} has {kind} values, and nothing says which is white. Save it with 8 bits, or with 16 "
+            "bits without a sign."
+        )
     return image
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16-bit grey; "I" holds the same range in 32 bits
-        grey = np.asarray(image).astype(np.int64).clip(0, 65535)
+    if image.mode.startswith("I;16"):  # grey
+        grey = np.asarray(image).astype(np.int64)
         return Image.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
