@@ -48,7 +48,7 @@ class Finder:
         """The file that a row names.
 
         Raises:
-            RowProblem: no such file, or one that lies outside of all folders.
+            RowProblem: no such file, a folder or a pipe in its place, or one that lies outside of all folders.
         """
         text = text.removeprefix("file://")
         text = text.removeprefix(self.prefix) if self.prefix else text
@@ -74,6 +74,9 @@ class Finder:
                 f"{place}: the {what} {shown} lies outside of {', '.join(map(str, self.roots))}. Name its folder, "
                 "mapping.root, or how paths begin on their author's disk, mapping.prefix.",
             )
+        if other := next((path for path in tried if path.exists()), None):
+            said = f"{place}: the {what} {other} is no file: it is a folder, a pipe or a device. Name the file itself."
+            raise RowProblem(place, f"{what} that is no file", said)
         raise RowProblem(
             place,
             f"no such {what}",
