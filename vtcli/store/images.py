@@ -95,8 +95,8 @@ def decode(data: bytes, where: str) -> Pixels:
     """Image bytes to ``(H, W, 3)`` RGB: upright by EXIF, alpha over white, 16 bits scaled to 8.
 
     ``where`` says where the bytes came from, for the messages. Raises ``InputError`` for nothing at all, for what is
-    no image, is cut off, has values whose range is not known (TIFF), or has more than 100 million pixels. The header
-    is checked before any pixel is decoded.
+    no image, is cut off, or has more than 100 million pixels; the size is checked before any pixel is decoded. It also
+    raises it for values whose range is not known (TIFF).
     """
     image = _open(data, where)
     try:

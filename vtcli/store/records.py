@@ -230,10 +230,11 @@ class SampleSet:
     """The samples of one form ("tool" | "answer") and split of a dataset artifact, read when asked for.
 
     Every row is checked at the start. ``InputError`` is raised for a missing or truncated file, and for a bad row.
-    That is one without image or video, with an image that is damaged or of a shape that ``store`` refuses, a missing or
-    shortened video, or chat markers in its text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``.
-    Several ranks share the check. With ``bad_rows="when_read"`` such an image is an error of the ``load`` that reads
-    it. Pixels go to ``store`` when a sample is loaded; a video's content is compared with its name then.
+    That is one without image or video, with a damaged image, a missing or shortened video, or chat markers in its
+    text. An image of a shape that ``store`` refuses is bad as well. With ``bad_rows="skip"`` such rows are left out and
+    listed in ``bad``. Several ranks share the check. With ``bad_rows="when_read"`` such an image is an error of the
+    ``load`` that reads it. Pixels go to ``store`` when a sample is loaded; a video's content is compared with its name
+    then.
     """
 
     def __init__(

@@ -468,7 +468,7 @@ def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str
 
 
 def _numeric(row: Mapping[str, Any], columns: RowMapping, place: Place) -> bool:
-    """Whether near numbers count. Texts in columns of other names than ``numeric`` are types of problems."""
+    """Returns True where near numbers count. Texts in columns of other names than ``numeric`` are types of problems."""
     given = first(row, columns.numeric)
     own = first(row, [path for path in columns.numeric if path == "numeric"])
     unknown = isinstance(own, str) and own.strip().lower() not in ("true", "false", *NUMERIC)
