@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 import pytest
 from fakes import make_sample, make_trajectory
+from PIL import Image
 from serving import DONE, IMAGE, Gate, Script, Served, message, served, until
 
 from vtcli.schema import ImageRef
@@ -109,6 +112,25 @@ def test_a_question_beyond_the_context_is_refused(tmp_path: Path) -> None:
         assert "max_model_len=20 tokens" in told["error"]["message"]
         status, told, _ = await server.post(stream=True)
         assert status == 200 and told[-1]["error"]["code"] == "context_length_exceeded"  # its status is sent before
+
+    served(tmp_path, Script(DONE), work)
+
+
+@pytest.mark.parametrize(
+    ("picture", "why"),
+    [
+        (Image.new("L", (3000, 10)), "The image 1 is refused. An image of 3000 x 10 pixels cannot be shown"),
+        (Image.new("F", (8, 8)), "The image 1 has floating-point values"),
+        (Image.new("1", (12_000, 9_000)), "The image 1 is too large (12000 x 9000)"),
+    ],
+)
+def test_an_image_that_cannot_be_used_is_told_by_its_number(picture: Image.Image, why: str, tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        file = io.BytesIO()
+        picture.save(file, "TIFF")
+        url = f"data:image/tiff;base64,{base64.b64encode(file.getvalue()).decode()}"
+        status, told, _ = await server.post(messages=[message("Why?", IMAGE, IMAGE | {"image_url": {"url": url}})])
+        assert (status, told["error"]["code"]) == (400, "invalid_image") and told["error"]["message"].startswith(why)
 
     served(tmp_path, Script(DONE), work)
 

@@ -252,9 +252,8 @@ def _pixels(request: ChatRequest, limits: RequestLimits) -> int:
     for number, data in enumerate(request.images):
         try:
             width, height = images.size(data, f"{number}")
-        except InputError:
-            what = f"image {number} is no readable PNG, JPEG, WEBP, BMP, TIFF or GIF"
-            raise RequestError(400, what, "invalid_image", "messages") from None
+        except InputError as error:
+            raise RequestError(400, str(error), "invalid_image", "messages") from None
         pixels += width * height
     if pixels > limits.max_pixels:
         what = f"the images have {pixels} pixels, at most {limits.max_pixels} are taken"
@@ -268,9 +267,7 @@ def _keep(request: ChatRequest, lease: Lease) -> tuple[ImageRef, ...]:
             images.check(data, f"{number}")  # a PNG that is its own view would be kept undecoded
         return tuple(lease.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
     except InputError as error:
-        narrow = "longer side" in str(error)
-        what = "an image is too narrow" if narrow else "an image is damaged or cut off"
-        raise RequestError(400, what, "invalid_image", "messages") from None
+        raise RequestError(400, str(error), "invalid_image", "messages") from None
 
 
 def _tell(tell: Tell, index: int, text: str, html: str | None = None, step: Mapping[str, Any] | None = None) -> None:
