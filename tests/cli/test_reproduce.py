@@ -17,9 +17,11 @@ import judge_server
 import pytest
 from benchmark_copies import tsv, vstar_rows
 from PIL import Image
+from typer.testing import CliRunner
 
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.cli import cost
+from vtcli.cli.main import app
 from vtcli.cli.reproduction import checks, runs, tables
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
@@ -186,6 +188,12 @@ def test_a_slip_is_named(given: dict[str, object], said: str) -> None:
         Reproduction(**{"recipe": "codev", "scale": "tiny", **given})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("command", ["reproduce", "map"])
+def test_an_open_quotation_mark_is_a_slip_too(command: str) -> None:
+    with pytest.raises(ConfigError, match="--more=': .* no closing quotation"):
+        CliRunner().invoke(app, [command, "codev", "--dry", "--more", "'"], catch_exceptions=False)
+
+
 def test_a_wrong_key_ends_a_dry_run_with_the_command_and_the_nearest_key() -> None:
     found = results(Reproduction("codev", "paper", model=MODEL, overrides=("rl.grup_size=2",)), None)
     assert list(found) == ["commands"] and found["commands"].ok is False
@@ -326,6 +334,10 @@ def test_jobs_wait_for_what_they_read_and_none_stays_if_one_is_refused(
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    monkeypatch.setenv("SFT_SBATCH", "--exclusive '")
+    with pytest.raises(ConfigError, match="SFT_SBATCH=--exclusive ': .* no closing quotation"):
+        runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))
+    assert not (tmp_path / "sbatch.calls").exists()
     monkeypatch.setenv("SFT_SBATCH", "--gpus-per-node=8 --exclusive")
     with pytest.raises(ConfigError, match=r"sbatch refuses rl for toolsrl-tiny-policy-s0.*no such partition"):
         runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from vtcli.config import commandline, compose
+from vtcli.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,10 @@ def test_a_job_knows_the_command_and_the_command_composes_the_same(
 def test_the_home_of_the_environment_is_part_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTCLI_HOME", "/my data")
     assert commandline.written("eval", ["seed=1"]) == "VTCLI_HOME='/my data' vtcli eval seed=1"
+
+
+def test_words_are_split_as_a_shell_does_and_an_open_quotation_mark_is_a_mistake() -> None:
+    assert commandline.split("--more", "a=1 b='2 3'") == ["a=1", "b=2 3"]
+    for text, said in {"a='1": "no closing quotation", "a=1\\": "no escaped character"}.items():
+        with pytest.raises(ConfigError, match=f"^--more={re.escape(text)}: .* there is {said}"):
+            commandline.split("--more", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,11 +43,12 @@ def reproduce(
     from vtcli.cli.reproduction import runs
     from vtcli.cli.reproduction.graph import Reproduction, steps
     from vtcli.config import compose
+    from vtcli.config.commandline import split
 
     own = compose.own_folder(config_dir)
     asked = Reproduction(
         recipe.replace("-", "_"), scale, model, data, demos, judge, judge_model, numbers(seeds), benchmarks, own,
-        name, tuple(shlex.split(more)),
+        name, tuple(split("--more", more)),
     )  # fmt: skip
     commands = steps(asked)
     if table:

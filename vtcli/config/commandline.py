@@ -30,6 +30,21 @@ def written(stage: str, argv: Sequence[str]) -> str:
     return (f"VTCLI_HOME={shlex.quote(home)} " if home else "") + shlex.join(["vtcli", stage, *argv])
 
 
+def split(name: str, text: str) -> list[str]:
+    """Words of the option or variable ``name``, as a shell would split its value.
+
+    Raises:
+        ConfigError: a quotation mark stays open, or a backslash is last.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{name}={text}: expected words as for a shell, but there is {str(error).lower()}. Close the quotation "
+            "mark, or put a backslash before it"
+        ) from error
+
+
 def remember(command: str, words: tuple[str, ...] = ()) -> None:
     """Sets what ``running`` and ``overrides`` answer in this process."""
     _RUNNING.set(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -31,12 +30,13 @@ def draw_map(
     from vtcli.cli.reproduce import numbers
     from vtcli.cli.reproduction import graph, runs
     from vtcli.config import compose
+    from vtcli.config.commandline import split
     from vtcli.store import disk
 
     own = compose.own_folder(config_dir)
     asked = grid.load(name, own)
     flags = ("--config-dir", str(own)) if own else ()
-    plan = grid.plan(name, asked, numbers(seeds), (*shlex.split(more), *flags))
+    plan = grid.plan(name, asked, numbers(seeds), (*split("--more", more), *flags))
     if dry:
         for command in plan.commands:
             typer.echo(command.line({}))

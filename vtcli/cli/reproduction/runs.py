@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from vtcli.cli.reproduction.graph import PaperCommand
 from vtcli.cli.stages import IN_RANKS
 from vtcli.cli.steps import run
 from vtcli.config import machine
+from vtcli.config.commandline import split
 from vtcli.errors import ConfigError
 
 SHARDS = 4
@@ -44,15 +44,16 @@ def as_jobs(steps: Sequence[PaperCommand]) -> list[str]:
     their like are options of sbatch for a stage. Returns the numbers of the jobs; none stays if one is refused."""
     if shutil.which("sbatch") is None:
         raise ConfigError("SLURM=1: there is no sbatch here. Run this where jobs are submitted")
+    variables = {step.stage: f"{step.stage.upper()}_SBATCH" for step in steps}
+    options = {stage: split(name, os.environ.get(name, "")) for stage, name in variables.items()}
     jobs: dict[str, str] = {}
     numbers: list[str] = []
 
     def submit(script: str, step: PaperCommand, after: Sequence[str], array: str, more: Sequence[str] = ()) -> str:
-        options = shlex.split(os.environ.get(f"{step.stage.upper()}_SBATCH", ""))
         waits = [f"--dependency=afterok:{':'.join(after)}"] if after else []
-        line = ["sbatch", "--parsable", "--kill-on-invalid-dep=yes", *waits, *([array] if array else []), *options]
+        line = ["sbatch", "--parsable", "--kill-on-invalid-dep=yes", *waits, *([array] if array else [])]
         done = subprocess.run(
-            [*line, str(scripts() / f"{script}.sbatch"), *step.argv({}), *more],
+            [*line, *options[step.stage], str(scripts() / f"{script}.sbatch"), *step.argv({}), *more],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
