@@ -190,8 +190,14 @@ def test_a_slip_is_named(given: dict[str, object], said: str) -> None:
 
 @pytest.mark.parametrize("command", ["reproduce", "map"])
 def test_an_open_quotation_mark_is_a_slip_too(command: str) -> None:
-    with pytest.raises(ConfigError, match="--more=': .* no closing quotation"):
+    with pytest.raises(ConfigError, match=r"--more=': .* no closing quotation"):
         CliRunner().invoke(app, [command, "codev", "--dry", "--more", "'"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(("seeds", "said"), [("0 x", "expected numbers"), ("0 00", "0 is there twice")])
+def test_seeds_are_numbers_and_each_is_another(seeds: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f'SEEDS="{seeds}": .*{said}'):
+        CliRunner().invoke(app, ["reproduce", "codev", "--dry", "--seeds", seeds], catch_exceptions=False)
 
 
 def test_a_wrong_key_ends_a_dry_run_with_the_command_and_the_nearest_key() -> None:
@@ -335,7 +341,7 @@ def test_jobs_wait_for_what_they_read_and_none_stays_if_one_is_refused(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
     monkeypatch.setenv("SFT_SBATCH", "--exclusive '")
-    with pytest.raises(ConfigError, match="SFT_SBATCH=--exclusive ': .* no closing quotation"):
+    with pytest.raises(ConfigError, match=r"SFT_SBATCH=--exclusive ': .* no closing quotation"):
         runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))
     assert not (tmp_path / "sbatch.calls").exists()
     monkeypatch.setenv("SFT_SBATCH", "--gpus-per-node=8 --exclusive")

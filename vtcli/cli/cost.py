@@ -241,6 +241,8 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
     from vtcli.report import plans
     from vtcli.report.printing import print_all
 
+    if options.check and (extra := [word for word in argv if not word.startswith("home=")]):
+        raise ConfigError(f"{' '.join(extra)}: --check compares published runs alone. Leave this out, or --check")
     console = Console()
     if options.measure:
         from vtcli.engines import calibrate

@@ -65,13 +65,16 @@ def reproduce(
 
 
 def numbers(seeds: str) -> tuple[int, ...]:
-    """The seeds of a command line. Raises ``ConfigError`` for other words."""
+    """The seeds of a command line. Raises ``ConfigError`` for other words and for a seed that is given twice."""
     from vtcli.errors import ConfigError
 
     words = seeds.replace(",", " ").split()
     if not words or not all(word.isdigit() for word in words):
         raise ConfigError(f'SEEDS="{seeds}": expected numbers, such as SEEDS="0 1 2"')
-    return tuple(dict.fromkeys(map(int, words)))
+    found = tuple(map(int, words))
+    if twice := [str(seed) for seed in dict.fromkeys(found) if found.count(seed) > 1]:
+        raise ConfigError(f'SEEDS="{seeds}": {", ".join(twice)} is there twice. Name each seed once')
+    return found
 
 
 def _check(asked: Reproduction, commands: list[PaperCommand], cluster: str | None, slurm: bool) -> None:
