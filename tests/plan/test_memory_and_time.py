@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,9 +95,8 @@ SMALL = TinyModel(
 )  # fmt: skip
 
 
-def kept(layers: int, depth: int, dtype: str) -> tuple[float, float]:
+def kept(folder: Path, layers: int, depth: int, dtype: str) -> tuple[float, float]:
     """Bytes that autograd keeps of 128 tokens in the decoder and of 64 patches in the vision tower."""
-    folder = Path(tempfile.mkdtemp(prefix="sizes-"))
     tokenizer = train_tokenizer(["hello there"] * 3, SMALL.vocab_size)
     build(folder, replace(SMALL, layers=layers, vision_depth=depth), tokenizer, seed=0)
     model = load_model(open_family(folder), dtype).train()
@@ -127,9 +125,10 @@ def kept(layers: int, depth: int, dtype: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_layers_activations_are_what_autograd_keeps(dtype: str) -> None:
-    (text, vision), (more_text, more_vision) = kept(2, 1, dtype), kept(3, 2, dtype)
-    folder = Path(tempfile.mkdtemp(prefix="sizes-"))
+def test_a_layers_activations_are_what_autograd_keeps(dtype: str, tmp_path: Path) -> None:
+    text, vision = kept(tmp_path / "few", 2, 1, dtype)
+    more_text, more_vision = kept(tmp_path / "more", 3, 2, dtype)
+    folder = tmp_path / "few"
     build(folder, SMALL, train_tokenizer(["hello there"] * 3, SMALL.vocab_size), seed=0)
     arch, layout = from_folder(folder), Layout(0, dtype)
     assert layer_values(arch, layout) == pytest.approx((more_text - text) / 128, rel=0.03)
