@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from vtcli.algo.rows import Row
+from vtcli.cli.main import app
 from vtcli.cli.maps import grid, results
 from vtcli.cli.reproduction import runs
 from vtcli.cli.stages import stage_parts
@@ -116,6 +118,17 @@ def test_a_slip_in_a_map_is_named(values: dict[str, Any], said: str, tmp_path: P
     (tmp_path / "map" / "own.yaml").write_text("title: [x\narms:")
     with pytest.raises(ConfigError, match=r"map 'own': .*own\.yaml is no YAML: while parsing"):
         grid.load("own", tmp_path)
+
+
+def test_a_wrong_key_in_a_map_is_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words of its last arm, which a stage would read hours later."""
+    arms = "{a: {}, b: {words: [rl.nosuch=3]}}"
+    (tmp_path / "map").mkdir()
+    (tmp_path / "map" / "own.yaml").write_text(f"title: t\nrecipe: codev\nmeasures: []\narms: {arms}")
+    monkeypatch.setattr(runs, "here", lambda _: pytest.fail("a command ran"))
+    for dry in ([], ["--dry"]):
+        with pytest.raises(ConfigError, match=r"vtcli rl \+recipe=codev name=own-policy_b-s0(.|\n)*no key 'rl.nosuch'"):
+            CliRunner().invoke(app, ["map", "own", *dry, "--config-dir", str(tmp_path)], catch_exceptions=False)
 
 
 def rows(accuracy: list[int], calls: float, difficulty: str | None = None) -> tuple[Row, ...]:

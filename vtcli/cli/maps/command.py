@@ -19,7 +19,7 @@ def draw_map(
     config_dir: Annotated[Path | None, typer.Option(help="A folder of your own, laid out as conf/.")] = None,
     more: Annotated[str, typer.Option(help='Overrides for every command, such as "tracker=none".')] = "",
     to: Annotated[Path | None, typer.Option(help="Where the table and the figure go. Default: the artifacts.")] = None,
-    dry: Annotated[bool, typer.Option("--dry", help="Print the commands, and stop.")] = False,
+    dry: Annotated[bool, typer.Option("--dry", help="Print the commands, check their keys, and stop.")] = False,
     table: Annotated[bool, typer.Option("--table", help="The table of what is there, and nothing else.")] = False,
 ) -> None:
     """Train and evaluate in every cell of a grid (conf/map), and draw a table and a figure of what is there.
@@ -28,7 +28,7 @@ def draw_map(
     """
     from vtcli.cli.maps import grid, results
     from vtcli.cli.reproduce import numbers
-    from vtcli.cli.reproduction import graph, runs
+    from vtcli.cli.reproduction import checks, graph, runs
     from vtcli.config import compose
     from vtcli.config.commandline import split
     from vtcli.store import disk
@@ -40,6 +40,9 @@ def draw_map(
     if dry:
         for command in plan.commands:
             typer.echo(command.line({}))
+    if not table:
+        checks.require_right(plan.commands)
+    if dry:
         return
     home = graph.home(plan.commands)
     if not table:
