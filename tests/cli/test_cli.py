@@ -357,6 +357,7 @@ def test_a_home_without_artifacts_says_so_and_a_file_is_none(command: str, tmp_p
         (("eval", "data=d:v1", "model=m:v1", "scale=tiny", "seed=-1"), "seed: must be at least 0 and at most"),
         (("synth", "scale=tiny", "name=''"), "an artifact: use letters, digits, dots, dashes and underscores"),
         (("synth", "scale=tiny", "name=''"), "set in command line: name=''"),
+        (("synth", "scale=tiny", "home="), "home: expected a folder, got ''. Give home=FOLDER or VTCLI_HOME"),
     ],
 )
 def test_what_cannot_be_a_name_or_a_seed_is_one_sentence(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:

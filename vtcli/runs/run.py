@@ -74,9 +74,9 @@ class RunSettings:
         """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node).
 
         Raises:
-            KeyProblem: a name or a seed that cannot be one.
+            KeyProblem: a name, a home or a seed that cannot be one.
         """
-        node = job.get("tracker")
+        node, home = job.get("tracker"), job.get("home", "artifacts")
         seed = int(job.get("seed") or 0)
         try:
             within(seed, "seed", 0, 2**63 - 1)
@@ -85,9 +85,12 @@ class RunSettings:
             raise KeyProblem(problem.field, problem.message) from None
         except InputError as problem:
             raise KeyProblem("name", str(problem)) from None
+        if not home:
+            advice = "Give home=FOLDER or VTCLI_HOME, or neither for artifacts"
+            raise KeyProblem("home", f"expected a folder, got {home!r}. {advice}")
         return cls(
             name=name,
-            home=Path(str(job.get("home") or "artifacts")),
+            home=Path(str(home)),
             seed=seed,
             reuse=bool(job.get("reuse", True)),
             tracker=bind(node, "tracker") if isinstance(node, Mapping) else track.null,
