@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -10,8 +11,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -204,12 +205,13 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
             bars.begin(part.name, part.rows, part.rows if known else 0)
             if not known:
                 bad = BadRows(part.name, config.bad_rows, stage.work / f"{part.name}.bad.jsonl")
-                made = _generated(part, config.workers or os.cpu_count() or 1, bad)
-                rows = bars.track(part.name, _merged(part, parents, bad) if parents else made)
                 seen: dict[str, str] = {}
                 # Sets of others say which turns are not to be imitated.
                 column = {"unlearnt": True} if any(chunk.kind == IMPORTED for chunk in part.chunks) else {}
-                write(path, rows if part.held_out else unseen(rows, held_out, seen), **column)
+                # Closed after an error too: else the interpreter's end does it, when the pool has lost its pipes.
+                with closing(_generated(part, config.workers or os.cpu_count() or 1, bad)) as made:
+                    rows = bars.track(part.name, _merged(part, parents, bad) if parents else made)
+                    write(path, rows if part.held_out else unseen(rows, held_out, seen), **column)
                 bad.finish()
                 disk.write_atomic(left_out, json.dumps(seen).encode())
             dropped[part.name] = json.loads(left_out.read_text())
@@ -248,11 +250,11 @@ def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[
         disk.write_atomic(folder / "dropped.json", json.dumps(dropped, indent=1).encode())
 
 
-def _generated(part: ParquetPart, workers: int, bad: BadRows) -> Iterator[Row]:
+def _generated(part: ParquetPart, workers: int, bad: BadRows) -> Generator[Row]:
     # A stream is read in order from its start, so several processes would each download it.
     streamed = any(hub.is_stream(str(getattr(chunk.generate, "keywords", {}).get("path"))) for chunk in part.chunks)
-    for rows in ordered_map(produce, part.chunks, 1 if streamed else workers):
-        for row in rows:
+    with closing(ordered_map(produce, part.chunks, 1 if streamed else workers)) as chunks:
+        for row in itertools.chain.from_iterable(chunks):
             if isinstance(row, BadRow):
                 bad.add(row)
                 continue
