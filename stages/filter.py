@@ -320,7 +320,8 @@ class _Rollouts:
 
     def _samples(self, name: str) -> SampleSet:
         form, _, split = name.partition("-")
-        return SampleSet(self.data, form, split, self.images, self.config.bad_rows)
+        # Its rows are those of the rules, by number; ``sizes.images`` drops shapes that no model can be shown.
+        return SampleSet(self.data, form, split, self.images, self.config.bad_rows, any_shape=True)
 
     async def _start(self, offered: bool) -> Player:
         if offered not in self.players:

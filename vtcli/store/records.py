@@ -234,7 +234,7 @@ class SampleSet:
     text. An image of a shape that ``store`` refuses is bad as well. With ``bad_rows="skip"`` such rows are left out and
     listed in ``bad``. Several ranks share the check. With ``bad_rows="when_read"`` such an image is an error of the
     ``load`` that reads it. Pixels go to ``store`` when a sample is loaded; a video's content is compared with its name
-    then.
+    then. With ``any_shape`` an image's shape is looked at when it is read, as where a rule drops such rows.
     """
 
     def __init__(
@@ -245,10 +245,11 @@ class SampleSet:
         store: ImageStore,
         bad_rows: parquet.BadRows = "error",
         ranks: Ranks = ALONE,
+        any_shape: bool = False,
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        path = _part(folder, f"{form}-{split}")
-        self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks, store.outline_of)
+        path, outline = _part(folder, f"{form}-{split}"), None if any_shape else store.outline_of
+        self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks, outline)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
