@@ -58,7 +58,7 @@ from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import codec, disk, parquet, shards, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, as_given, encode_png
-from vtcli.store.records import SampleSet
+from vtcli.store.records import SamplesOfAnyShape
 
 RUNTIME_KEYS = (
     *(
@@ -318,10 +318,10 @@ class _Rollouts:
         concurrency = self.config.rollouts.concurrency
         return JudgeMeter(opened, rubrics_of(rules), load, concurrency, contested_of(rules), rival)
 
-    def _samples(self, name: str) -> SampleSet:
+    def _samples(self, name: str) -> SamplesOfAnyShape:
         form, _, split = name.partition("-")
         # Its rows are those of the rules, by number; ``sizes.images`` drops shapes that no model can be shown.
-        return SampleSet(self.data, form, split, self.images, self.config.bad_rows, any_shape=True)
+        return SamplesOfAnyShape(self.data, form, split, self.images, self.config.bad_rows)
 
     async def _start(self, offered: bool) -> Player:
         if offered not in self.players:

@@ -234,8 +234,10 @@ class SampleSet:
     text. An image of a shape that ``store`` refuses is bad as well. With ``bad_rows="skip"`` such rows are left out and
     listed in ``bad``. Several ranks share the check. With ``bad_rows="when_read"`` such an image is an error of the
     ``load`` that reads it. Pixels go to ``store`` when a sample is loaded; a video's content is compared with its name
-    then. With ``any_shape`` an image's shape is looked at when it is read, as where a rule drops such rows.
+    then.
     """
+
+    checks_shapes = True
 
     def __init__(
         self,
@@ -245,10 +247,9 @@ class SampleSet:
         store: ImageStore,
         bad_rows: parquet.BadRows = "error",
         ranks: Ranks = ALONE,
-        any_shape: bool = False,
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        path, outline = _part(folder, f"{form}-{split}"), None if any_shape else store.outline_of
+        path, outline = _part(folder, f"{form}-{split}"), store.outline_of if self.checks_shapes else None
         self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks, outline)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
@@ -274,6 +275,12 @@ class SampleSet:
         row = self._table.row(index)
         images = _store_images(row, self._store, self._table)
         return sample_of(row, images, videos.load(self._table.path.parent, row.get("videos")))
+
+
+class SamplesOfAnyShape(SampleSet):
+    """As ``SampleSet``; an image's shape is looked at when it is read, for where a rule drops such rows."""
+
+    checks_shapes = False
 
 
 class DemoSet:
