@@ -304,7 +304,7 @@ class _Rollouts:
 
     def judges(self, rules: Mapping[str, Rule]) -> JudgeMeter:
         """The judges that are asked about questions, with the images as the policy is given them."""
-        sets: dict[str, SampleSet] = {}
+        sets: dict[str, SamplesOfAnyShape] = {}
 
         def load(row: RowFacts) -> Sample:
             return (sets.get(row.file) or sets.setdefault(row.file, self._samples(row.file))).load(row.index)
