@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import typer
@@ -13,6 +14,7 @@ from vtcli.cli import gpu
 from vtcli.cli.doctor import doctor
 from vtcli.cli.gpu import MachineCheck
 from vtcli.config import machine
+from vtcli.engines.trials import engine
 from vtcli.engines.trials.outcome import Trial, TrialResult
 
 
@@ -149,3 +151,31 @@ def test_a_line_of_a_library_is_no_outcome() -> None:
     assert TrialResult.read(outcome.line()) == outcome
     assert TrialResult.read("INFO start") is None
     assert TrialResult.read('{"some": "json"}') is None
+
+
+class _Sleeper:
+    """An engine with 5 GiB on a device of 80, and a learner beside it for which torch keeps 30 GiB."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, freed: float) -> None:
+        self.held, self.kept, self.freed = 5.0, 30.0, freed
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("torch.cuda.empty_cache", self.empty)
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (int((80 - self.held - self.kept) * 2**30), 80 * 2**30))
+
+    def empty(self) -> None:
+        self.kept = 0.0
+
+    def sleep(self) -> None:
+        self.held -= self.freed
+        self.empty()  # as vLLM does
+
+
+@pytest.mark.parametrize(("freed", "state"), [(5.0, "ok"), (1.0, "broken")])
+def test_memory_that_torch_keeps_for_the_learner_is_not_freed_by_the_engine(
+    freed: float, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = engine._asleep(  # pyright: ignore[reportPrivateUsage]
+        "vllm", cast(Any, _Sleeper(monkeypatch, freed)), 5.0
+    )
+    assert outcome.state == state
+    assert f"{freed:.1f} of 5.0 GiB" in outcome.figure

@@ -68,8 +68,11 @@ def engine(name: str, trial: Trial) -> Iterator[TrialResult]:
 
 
 def _free() -> float:
-    """GiB of the device that no process has."""
-    return torch.cuda.mem_get_info()[0] / 2**30 if torch.cuda.is_available() else 0.0
+    """GiB of the device that no process has, once torch has given back what it only keeps for later."""
+    if not torch.cuda.is_available():
+        return 0.0
+    torch.cuda.empty_cache()  # else the learner's step would count as memory that the engine has freed
+    return torch.cuda.mem_get_info()[0] / 2**30
 
 
 def _asleep(name: str, policy: TrainedPolicy, held: float) -> TrialResult:
