@@ -1,7 +1,9 @@
-"""Decode tokens per second of vLLM's CPU build with our drawing of tokens, and with vLLM's own sampler.
+"""Decode tokens per second of vLLM with our drawing of tokens, and with vLLM's own sampler: on a GPU in bf16, if one is
+there, else its CPU build in fp32.
 
 python tests/bench/bench_drawing.py                          # 4 layers of 256, about 3 minutes
 python tests/bench/bench_drawing.py --layers 24 --hidden 1024
+python tests/bench/bench_drawing.py --layers 36 --hidden 2048 --sequences 64 --tokens 256    # on a GPU: sizes of 3B
 
 Both samplers draw at temperature 1 and report the sampled token's log-probability. They take turns in one engine, pair
 by pair, so that other load hits both. vLLM's own runs with ``raw_logprobs``, its default. A third figure of each pair
@@ -19,6 +21,7 @@ from typing import Any
 
 import _support  # noqa: F401  # for tests/support
 import tiny_model
+import torch
 
 from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.forms import sampling
@@ -55,8 +58,10 @@ class Bench:
         self.family, self.options = family, options
         self.vllm = load()
         limits = Limits(max_tokens=PROMPT + options.tokens + 8)
-        wanted = Engine("vllm", max_batch=options.sequences, cache_gib=1.0)
-        self.engine = start(arguments(wanted, family, limits, Placement()))
+        cuda = torch.cuda.is_available()
+        wanted = Engine("vllm", max_batch=options.sequences, cache_gib=16.0 if cuda else 1.0, sleep=0)
+        place = Placement("bfloat16", "cuda") if cuda else Placement()
+        self.engine = start(arguments(wanted, family, limits, place))
         self.sampler = self.engine.model_executor.driver_worker.worker.model_runner.sampler
         self.rounds = 0
 
