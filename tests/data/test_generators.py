@@ -384,7 +384,7 @@ def test_more_points_than_places_is_a_mistake_in_the_configuration() -> None:
         chart.spaced(stream(0, "count", "train", 0), 5, 4, 1)
 
 
-def test_a_framed_scene_that_is_turned_needs_no_operation_and_its_answer_survives_all() -> None:
+def test_a_framed_scene_of_turned_needs_no_operation_and_its_answer_survives_all() -> None:
     """CodeVision's bonus for optional tools can be hacked there: no act costs the answer."""
     inner = zoom.ZoomSize(tags=1, hatchings=CORNERS, lattice=168, lighting=120, framed=0.5)
     found = [turned.generate(0, n, "train", turned.TurnedSize(scene=inner)) for n in range(40)]
@@ -394,6 +394,8 @@ def test_a_framed_scene_that_is_turned_needs_no_operation_and_its_answer_survive
     for item in found:
         given = item.truth["difficulty"] == "given"
         assert (required(item.truth) == []) == given  # nothing | the turn, if any, and the crop
+        assert item.question.startswith("Turn the scene upright.") != given  # what is asked for is not superfluous
+        assert item.truth["transform"] == "none" or not given
         acts = [turned.act(item, rng, teacher, (1 / 6, 1 / 6)) for _ in range(8)]
         assert all(act.calls for act in acts)
         if given:

@@ -3,8 +3,9 @@
 One quarter of the tag is hatched, and every transform moves every corner: what is read off the scene as it lies is
 wrong. The scene's light says how it lies: it darkens red from left to right and blue from top to bottom.
 
-With ``scene.framed`` some tags have a frame whose colour goes with the upright corner. Their answer needs no operation,
-and every turn or crop is superfluous, but costs no answer: there CodeVision's bonus for optional tools can be hacked.
+With ``scene.framed`` some tags have a frame whose colour goes with the corner. Their scene lies upright, and nobody asks
+to turn it. The answer needs no operation, and every turn or crop is superfluous, but costs no answer: there CodeVision's
+bonus for optional tools can be hacked.
 """
 
 from __future__ import annotations
@@ -52,8 +53,11 @@ def generate(seed: int, item: int, split: str, size: TurnedSize, *, form: str = 
     transform = pick(rng, list(TRANSFORMS)[1:]) if rng.random() < size.augment else "none"
     inner = zoom.generate(seed, item, split, replace(size.scene, tags=1, named=(1,)))
     (tag,) = inner.truth["tags"]
-    question = f"Turn the scene upright. {_ASK.format(tag['label'])}"
-    given = inner.truth.get("framed")
+    question, given = _ASK.format(tag["label"]), inner.truth.get("framed")
+    if given:
+        transform = "none"
+    else:
+        question = f"Turn the scene upright. {question}"
     side = inner.pixels.shape[0]
     return Item(
         id=item_id("turned", split, item),
