@@ -3,9 +3,9 @@
 One quarter of the tag is hatched, and every transform moves every corner: what is read off the scene as it lies is
 wrong. The scene's light says how it lies: it darkens red from left to right and blue from top to bottom.
 
-With ``scene.framed`` some tags have a frame whose colour goes with the corner. Their scene lies upright, and nobody asks
-to turn it. The answer needs no operation, and every turn or crop is superfluous, but costs no answer: there CodeVision's
-bonus for optional tools can be hacked.
+With ``scene.framed`` some tags have a frame whose colour goes with the corner. Their scene lies upright, and nothing
+asks to turn it. The answer needs no operation, and every turn or crop is superfluous, but costs no answer. So
+CodeVision's bonus for optional tools can be hacked.
 """
 
 from __future__ import annotations
