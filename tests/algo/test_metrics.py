@@ -58,9 +58,10 @@ def test_bootstrap_is_seeded() -> None:
     assert metrics.bootstrap(x, 3) != metrics.bootstrap(x, 4)
 
 
-def test_bootstrap_of_one_value_has_no_interval_and_of_equal_values_no_width() -> None:
+def test_bootstrap_of_one_value_has_no_interval_nor_has_that_of_equal_values() -> None:
     assert metrics.bootstrap([0.4], 0) == metrics.Estimate(0.4, None, None, 1, "one value", None)
-    assert metrics.bootstrap([0.25, 0.25], 0) == metrics.Estimate(0.25, 0.25, 0.25, 2, "no spread", None)
+    assert metrics.bootstrap([0.25, 0.25], 0) == metrics.Estimate(0.25, None, None, 2, "no spread", None)
+    assert metrics.bootstrap([0.1 + 0.2, 0.3], 0).low is None  # equal but for rounding
 
 
 def test_bootstrap_above_the_bca_limit_takes_percentiles() -> None:
@@ -96,7 +97,9 @@ def test_sign_flip_counts_patterns() -> None:
     assert metrics.sign_flip([1, 2, 3], 0) == metrics.SignFlip(0.25, None, None, "sign-flip, exact", None)
     # |±1 ±1 ±2| >= |1 + 1 - 2| = 0: always.
     assert metrics.sign_flip([1, 1, -2], 0).p == 1.0
-    assert metrics.sign_flip([0.0, 0.0], 0) == metrics.SignFlip(1.0, 0.0, 0.0, "sign-flip, no difference", None)
+    assert metrics.sign_flip([0.0, 0.0], 0) == metrics.SignFlip(1.0, None, None, "sign-flip, no difference", None)
+    same = metrics.sign_flip([0.5] * 8, 0)  # 2 of 256 patterns: a difference, of which no spread was seen
+    assert (same.p, same.low, same.high) == (2 / 256, None, None)
     assert metrics.sign_flip([0.1, 0.2, -0.3], 0).p == 1.0  # 0.1 + 0.2 - 0.3 is not 0 in floats
 
 

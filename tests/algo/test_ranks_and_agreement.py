@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from vtcli.algo.agreement import RatedItem, agree
+from vtcli.algo.buckets import macro
 from vtcli.algo.clusters import cluster_sums, interval
 from vtcli.algo.ranks import correlate, disagreements
 
@@ -101,7 +102,7 @@ def test_copies_of_one_question_do_not_narrow_an_interval() -> None:
     assert few is not None
     assert many is not None
     assert (many.low, many.high) == (few.low, few.high)
-    assert many.n == 300
+    assert (few.n, many.n) == (30, 30)  # questions, as its mean is over these
 
 
 def test_an_interval_covers_a_mean_as_often_as_it_says() -> None:
@@ -113,3 +114,16 @@ def test_an_interval_covers_a_mean_as_often_as_it_says() -> None:
         assert bounds is not None
         hits += bounds[0] <= 0 <= bounds[1]
     assert 180 <= hits <= 198  # 95 % would be 190
+
+
+def test_where_all_questions_agree_resampling_has_no_interval() -> None:
+    """Six of six are no proof, and a rounding step is no width."""
+    found = agree([RatedItem(i, 1.0, 1.0) for i in range(3)] + [RatedItem(i, 0.0, 0.0) for i in range(3, 6)], seed=0)
+    for each in (found.raw, found.kappa, found.difference):
+        assert each is not None
+        assert (each.low, each.high) == (None, None)
+    same = correlate([1, 2, 3, 4, 5], [2, 4, 6, 8, 10], list(range(5)), seed=0)
+    assert (same.spearman, same.low, same.high) == (pytest.approx(1.0), None, None)
+    thirds = macro({name: [(str(n), value) for n in range(30)] for name, value in (("a", 0.7), ("b", 0.1))}, seed=0)
+    assert thirds is not None
+    assert (thirds.value, thirds.low, thirds.high) == (pytest.approx(0.4), None, None)

@@ -146,7 +146,7 @@ def test_a_small_count_is_no_share() -> None:
     assert one.measures["accuracy"].method == "Wilson"
     assert one.measures["calls"].method == "BCa"
     none = rows.summarise([row(str(i), calls=0.0) for i in range(10)], seed=0)[0].measures["calls"]
-    assert (none.low, none.high, none.method) == (0.0, 0.0, "no spread")
+    assert (none.low, none.high, none.method) == (None, None, "no spread")
     before, after = [row("a", calls=0.0), row("b", calls=0.0)], [row("a", calls=1.0), row("b", calls=1.0)]
     found = rows.compare(before, after, "calls", "answer")
     assert found is not None

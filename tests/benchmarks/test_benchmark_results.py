@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +58,30 @@ def test_hrbench_is_the_mean_over_orders_and_not_all_four() -> None:
 def test_dynamath_worst_case() -> None:
     rows = [(1.0, {"s": 1}), (0.0, {"s": 1}), (1.0, {"s": 2}), (1.0, {"s": 2})]
     assert values(aggregates.worst_case(outcomes(*rows), item="s")) == {"all": 0.75, "worst": 0.5}
+
+
+def test_items_count_whole_and_once_however_often_they_are_asked() -> None:
+    """Two variants, one right always and one in one of two rollouts: 0.5. Half an item says nothing about the other."""
+    half = [GradedAnswer(row, "1", score, "", "", {"s": 1}) for row, score in (("a", 1), ("a", 1), ("b", 0), ("b", 1))]
+    alone = [GradedAnswer("c", "2", 1.0, "", "", {"s": 2})]
+    found = aggregates.worst_case([*half, *alone], item="s", variants=2)
+    assert values(found) == {"all": 0.8, "worst": 0.5}
+    assert [f.count for f in found] == [5, 1]
+    benchmarks = shipped()
+    orders = "all orders", 4
+    for name, (title, count) in {"dynamath": ("worst", 10), "hrbench_4k": orders, "hrbench_8k": orders}.items():
+        rows = [(1.0, {"seed": 1, "image": "x", "category": "single"})] * count
+        some = [values(list(benchmarks[name].aggregate(outcomes(*asked))))[title] for asked in (rows, rows[1:])]
+        assert some == pytest.approx([1.0, math.nan], nan_ok=True)
+
+
+def test_wemath_takes_every_rollout() -> None:
+    """Steps are right always, the composite in one of two rollouts: half of CM and half of IG, 0.75 in any order."""
+    steps = [(1.0, {"item": 1, "step": f"2steps_{n}"}) for n in (1, 2)]
+    for order in ((1.0, 0.0), (0.0, 1.0)):
+        whole = [GradedAnswer("multi", "1", score, "", "", {"item": 1, "step": "2steps_multi"}) for score in order]
+        found = aggregates.wemath([*outcomes(*steps), *whole])
+        assert values(found) == {"strict": 0.75, "loose": 0.75, "rote": 0.0, "all": 0.75, "broken": 0.0}
 
 
 def test_pope() -> None:

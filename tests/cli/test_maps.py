@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from typer.testing import CliRunner
 
+from vtcli.algo.metrics import Estimate
 from vtcli.algo.rows import Row
 from vtcli.cli.main import app
 from vtcli.cli.maps import grid, results
@@ -102,6 +104,10 @@ def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
         ({"start": "there"}, "start: there is not known; expected shipped, seen or null"),
         ({"by": "colour"}, "by: colour is not known"),
         ({"words": {"train": []}}, "words: train is no step; expected of taught, seen, demos"),
+        (
+            {"by": "task", "measures": ["causal.all.blank"]},
+            "causal.all.blank: a share of all questions cannot stand by",
+        ),
         ({"measures": ["accuracy"]}, "measures: accuracy: expected FORM.TASK.MEASURE"),
         ({"axes": dict.fromkeys("abc", FRAMED)}, "axes: a, b, c are too many; a figure shows two"),
         ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a: train is no step"),
@@ -153,7 +159,7 @@ def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_pictu
     assert lines[0] == (
         "| framed | skill | arm | seeds | accuracy | calls | tapo − this, accuracy | tapo − this, calls |"
     )
-    assert lines[4].startswith("| 0.1 | 0.2 | accuracy | 0, 1 | 0.750 [0.30, 0.95] | 0.000 [0.00, 0.00] | +0.250 [")
+    assert lines[4].startswith("| 0.1 | 0.2 | accuracy | 0, 1 | 0.750 [0.30, 0.95] | 0.000 | +0.250 [")
     assert lines[3].endswith("|  |  |")  # the first arm has no difference to itself
     results.draw(asked, found, tmp_path / "map.png")
     with Image.open(tmp_path / "map.png") as picture:
@@ -161,6 +167,20 @@ def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_pictu
     with pytest.raises(InputError, match="has no report of this map"):
         results.outcomes(asked, grid.plan("m", asked, (0,)), tmp_path)
     assert lines[-2:] == ["", results.NOTE]
+
+
+def test_a_difference_of_some_seeds_names_them_and_a_mean_outside_its_interval_is_drawn(tmp_path: Path) -> None:
+    asked = made(axes={"framed": FRAMED})
+    found = [
+        results.ArmOutcome((0.1,), "tapo", (0, 1), rows([1, 1, 1, 0], 1.0)),
+        results.ArmOutcome((0.1,), "accuracy", (0,), rows([1, 0, 1, 0], 0.0)),
+    ]
+    line = results.markdown(asked, found).splitlines()[3]
+    assert re.search(r"\+0\.250 \[.*\] \(seeds 0\) \| \+1\.000 \(seeds 0\) \|$", line), line
+    narrow = Estimate(1 / 3 + 1e-12, 0.1, 1 / 3, 20, "bootstrap", 0)
+    figure = Figure()
+    results._bars(figure.subplots(), [0.0], [narrow])
+    figure.savefig(tmp_path / "one.png")
 
 
 def test_reports_that_were_removed_are_left_out(tmp_path: Path) -> None:

@@ -313,6 +313,22 @@ def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> 
         tables.lines(asked, {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}, tmp_path)
 
 
+def test_the_table_of_held_out_rows_compares_a_seed_with_its_own_beginning(tmp_path: Path) -> None:
+    """Joint and conditional faithfulness by their names; a seed that has not ended moves no mean."""
+    store, asked = ArtifactStore(tmp_path), Reproduction("codev", "tiny", seeds=(0, 1))
+    made: dict[str, str] = {}
+    for name, accuracy in {"before-s0": 0.2, "before-s1": 0.6, "report-s0": 0.5}.items():
+        values = {"accuracy": accuracy, "faithful": accuracy / 2, "faithful_if_right": 0.5}
+        summary = {f"answer.all.{key}": value for key, value in values.items()}
+        with store.draft(f"codev-tiny-{name}", "report", seed=0, stage="eval") as draft:
+            (draft.path / "rows.jsonl").write_text("")
+            made[f"codev-tiny-{name}"] = draft.commit(summary).ref
+    text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
+    assert "| answer accuracy | – | 0.200 | 0.500 | 0.500 |" in text
+    assert "| right and faithful | – | 0.100 | 0.250 | 0.250 |" in text
+    assert "| faithful, of the right | – | 0.500 | 0.500 | 0.500 |" in text
+
+
 def test_the_table_says_how_a_printed_number_was_scored(tmp_path: Path) -> None:
     store, asked = ArtifactStore(tmp_path), Reproduction("toolsrl", "tiny")
     row = {"paper": "ToolsRL", "model": "ToolsRL", "printed": 46.5, "scored": "Qwen2.5-VL-72B as a judge"}

@@ -15,6 +15,7 @@ import yaml
 from fakes import code_card, env_card, make_pixels, make_sample, sure
 from qwen_views import sizing
 
+from vtcli.cli.maps import grid
 from vtcli.config.binding import bind
 from vtcli.data.generators.item import FLIP, ROTATE, ZOOM, stream
 from vtcli.data.generators.rotflip import TRANSFORMS
@@ -140,6 +141,16 @@ def test_a_search_needs_two_crops_and_a_turned_scene_is_cropped_after_its_turn(p
         assert len(played["best"]["pyvision_image", "search", i].results) == 2
         turned = played["best"]["codevision", "turned", i]
         assert len(turned.results) == 1 + (turned.sample.truth["transform"] != "none")
+
+
+def test_the_maps_limit_of_turns_is_too_small_for_a_search(played) -> None:
+    """A limit that binds nothing is no pressure. It counts turns that call; one more may answer."""
+    (limit,) = grid.load("pyvision").axes["pressure"].cases["turns"]["policy"]
+    name, allowed = limit.split("=")
+    assert name == "rl.limits.max_turns"
+    for i in ITEMS:
+        done = played["best"]["pyvision_image", "search", i]
+        assert done.stop is Stop.ANSWERED and sum(bool(turn.calls) for turn in done.policy_turns) > int(allowed)
 
 
 def test_demonstrations_are_the_same_whatever_runs_beside_them(played) -> None:

@@ -108,7 +108,7 @@ def _estimate(sums: Floats, statistic: Statistic, seed: int) -> Estimate | None:
     if not np.isfinite(value):
         return None
     low, high = interval(sums, statistic, seed) or (None, None)
-    return Estimate(value, low, high, int(sums[:, :-1].sum()), METHOD, seed)
+    return Estimate(value, low, high, len(sums), METHOD, seed)
 
 
 def _tables(sums: Floats) -> Floats:

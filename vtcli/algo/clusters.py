@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from vtcli.algo.metrics import CONFIDENCE, RESAMPLES, Floats
+from vtcli.algo.metrics import CONFIDENCE, RESAMPLES, Floats, flat
 
 METHOD = "bootstrap of questions"
 BATCH = 200  # resamples at a time: 10 000 clusters are 16 MB
@@ -35,6 +35,7 @@ def interval(sums: Floats, statistic: Statistic, seed: int) -> tuple[float, floa
     """Percentile interval of a statistic over clusters drawn with replacement; ``sums`` (C, K).
 
     None for fewer than two clusters, and where the statistic is undefined (nan) in more than one of ten resamples.
+    None as well where all resamples agree but for rounding: they say nothing about other questions.
     """
     if len(sums) < 2:
         return None
@@ -45,7 +46,7 @@ def interval(sums: Floats, statistic: Statistic, seed: int) -> tuple[float, floa
     if len(known) < 0.9 * len(found):
         return None
     low, high = np.quantile(known, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
+    return None if flat(low, high) else (float(low), float(high))
 
 
 @lru_cache(maxsize=4)  # pairs of rewards over the same questions share them

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over ``n`` questions. ``low`` and ``high`` are None for one question, which has no spread."""
+    """A mean over ``n`` questions. ``low`` and ``high`` are None where all values are equal: no spread was seen."""
 
     value: float
     low: float | None
@@ -86,7 +86,8 @@ def _wilson_bounds(share: float, n: int) -> tuple[float, float]:
 def bootstrap(values: Sequence[float], seed: int) -> Estimate:
     """Interval of a mean by resampling ``values``, one value per independent question.
 
-    BCa up to 1000 values, percentile above. One value has no interval; equal values have one of width zero.
+    BCa up to 1000 values, percentile above. One value has no interval, nor have equal ones: one of width zero would
+    say that all other questions are like these.
 
     Raises:
         ValueError: for no values.
@@ -97,8 +98,8 @@ def bootstrap(values: Sequence[float], seed: int) -> Estimate:
     mean = float(x.mean())
     if len(x) == 1:
         return Estimate(mean, None, None, 1, "one value", None)
-    if np.ptp(x) < 1e-12:
-        return Estimate(mean, mean, mean, len(x), "no spread", None)
+    if flat(float(x.min()), float(x.max())):
+        return Estimate(mean, None, None, len(x), "no spread", None)
     low, high, method = _resample(x.tobytes(), seed)
     return Estimate(mean, low, high, len(x), method, seed)
 
@@ -119,6 +120,11 @@ def _resample(values: bytes, seed: int) -> tuple[float, float, str]:
     means = np.random.default_rng(seed).choice(x, (RESAMPLES, len(x))).mean(axis=1)
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high), "percentile"
+
+
+def flat(low: float, high: float) -> bool:
+    """Returns True if two numbers, the smaller first, are equal but for rounding."""
+    return high - low <= 1e-9 * max(1.0, abs(high))
 
 
 def estimate(values: Sequence[float], seed: int) -> Estimate:
@@ -160,7 +166,7 @@ def mcnemar(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
 @dataclass(frozen=True, slots=True)
 class SignFlip:
     """A permutation test of paired differences, with its interval. ``low`` and ``high`` are None for too few
-    differences to exclude any mean."""
+    differences to exclude any mean, and for equal ones, which show no spread."""
 
     p: float  # two-sided, of mean difference 0
     low: float | None
@@ -190,9 +196,10 @@ def sign_flip(differences: Sequence[float], seed: int) -> SignFlip:
     if len(differences) == 0:
         raise ValueError("sign_flip needs at least one difference")
     d = np.asarray(differences, dtype=np.float64)
-    if np.ptp(d) < 1e-12 and abs(d[0]) < 1e-12:
-        return SignFlip(1.0, float(d[0]), float(d[0]), "sign-flip, no difference", None)
-    return _sign_flip(d.tobytes(), seed)
+    if flat(0.0, float(np.abs(d).max())):
+        return SignFlip(1.0, None, None, "sign-flip, no difference", None)
+    found = _sign_flip(d.tobytes(), seed)
+    return replace(found, low=None, high=None) if flat(float(d.min()), float(d.max())) else found
 
 
 @lru_cache(maxsize=4096)  # a report states the same differences in tables and files

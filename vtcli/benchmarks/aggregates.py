@@ -6,6 +6,7 @@ statistic sum / count. Clusters of answers are drawn with replacement for its in
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,31 +108,40 @@ def _macro(
     return Figure(name, terms, statistic, count=int(terms[:, 1::2].sum()))
 
 
-def cyclic(outcomes: Sequence[GradedAnswer], *, key: str, names: Mapping[str, str], item: str) -> list[Figure]:
+def cyclic(
+    outcomes: Sequence[GradedAnswer], *, key: str, names: Mapping[str, str], item: str, variants: int = 1
+) -> list[Figure]:
     """HR-Bench: ``by`` category over all orders of the options, as its own code has it. ``all orders`` is the share
     of items (``truth[item]``) that are right in every order; no paper reports it under HR-Bench's name."""
-    return [*by(outcomes, key=key, names=names), _every(outcomes, "all orders", item)]
+    return [*by(outcomes, key=key, names=names), _every(outcomes, "all orders", item, variants)]
 
 
-def _every(outcomes: Sequence[GradedAnswer], name: str, item: str) -> Figure:
-    """The share of items of which every answer is right; it stands at each item's first answer."""
-    worst: dict[str, float] = {}
-    for o in outcomes:
-        key = str(o.truth.get(item))
-        worst[key] = min(worst.get(key, 1.0), o.score)
-    seen: set[str] = set()
-    terms = np.zeros((len(outcomes), 2))
+def worst_case(outcomes: Sequence[GradedAnswer], *, item: str, variants: int = 1) -> list[Figure]:
+    """DynaMath: ``all`` (average), and ``worst``: items that are right in every variant (arXiv 2411.00836)."""
+    return [*mean(outcomes), _every(outcomes, "worst", item, variants)]
+
+
+def _every(outcomes: Sequence[GradedAnswer], name: str, item: str, variants: int) -> Figure:
+    """The share of items that are right in each of their ``variants`` rows or more; items with fewer rows are left out.
+
+    Of several rollouts it is the product of the rows' shares, which is the chance that one rollout of each is right.
+    An item stands at its first answer.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    first: dict[str, int] = {}
     for n, o in enumerate(outcomes):
         key = str(o.truth.get(item))
-        if key not in seen:
-            terms[n] = worst[key], 1.0
-            seen.add(key)
-    return Figure(name, terms, _ratio, count=len(worst))
+        first.setdefault(key, n)
+        found.setdefault(key, {}).setdefault(o.sample, []).append(o.score)
+    whole = {key: rows for key, rows in found.items() if len(rows) >= variants}
+    terms = np.zeros((len(outcomes), 2))
+    for key, rows in whole.items():
+        terms[first[key]] = math.prod(map(_share, rows.values())), 1.0
+    return Figure(name, terms, _ratio, count=len(whole))
 
 
-def worst_case(outcomes: Sequence[GradedAnswer], *, item: str) -> list[Figure]:
-    """DynaMath: ``all`` (average), and ``worst``: items that are right in every variant (arXiv 2411.00836)."""
-    return [*mean(outcomes), _every(outcomes, "worst", item)]
+def _share(scores: Sequence[float]) -> float:
+    return math.fsum(scores) / len(scores)
 
 
 def pope(outcomes: Sequence[GradedAnswer], *, key: str = "category") -> list[Figure]:
@@ -171,10 +181,12 @@ def wemath(outcomes: Sequence[GradedAnswer], *, item: str = "item", step: str = 
     ``loose`` counts CM from one right step on. ``rote`` is RM / (RM + CM) by the strict reading, RM the composite
     without all steps. N are whole composites; ``broken`` is the share of the others, which are in no score.
 
+    Of several rollouts each term is the chance that one rollout of every row has it.
+
     Raises:
         InputError: a step that is written in another way.
     """
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
     keys: list[tuple[str, str]] = []
     for o in outcomes:
         match = _STEP.fullmatch(str(o.truth.get(step)).strip())
@@ -183,7 +195,7 @@ def wemath(outcomes: Sequence[GradedAnswer], *, item: str = "item", step: str = 
                 f"We-Math: the step of {o.sample} is {o.truth.get(step)!r}; expected one like 2steps_1 or 2steps_multi."
             )
         keys.append((str(o.truth.get(item)), match[1] or ""))
-        found.setdefault(keys[-1], {})[match[2]] = o.score
+        found.setdefault(keys[-1], {}).setdefault(match[2], []).append(float(o.score >= 1))
     bare = {key for key, steps in keys if not steps}  # its steps say how many there are, and its composite does not
     if bare:
         keys = [(key, "" if key in bare else steps) for key, steps in keys]
@@ -195,21 +207,19 @@ def wemath(outcomes: Sequence[GradedAnswer], *, item: str = "item", step: str = 
         if key in seen:
             continue
         seen.add(key)
-        parts = dict(found[key])
+        parts = {name: _share(scores) for name, scores in found[key].items()}
         whole = parts.pop("multi", None)
-        steps = [score >= 1 for score in parts.values()]
-        complete = whole is not None and len(steps) >= 2 and len(steps) == int(key[1] or len(steps))
+        complete = whole is not None and len(parts) >= 2 and len(parts) == int(key[1] or len(parts))
         broken[n] = not complete, 1.0
         if whole is not None and complete:
-            right = whole >= 1
-            both, some = all(steps), any(steps)
-            terms[n] = both and not right, both and right, some and right, right and not both, 1.0
+            every, none = math.prod(parts.values()), math.prod(1 - share for share in parts.values())
+            terms[n] = every * (1 - whole), every * whole, (1 - none) * whole, (1 - every) * whole, 1.0
 
     def score(column: int) -> Statistic:
         return lambda s: _ratio(np.stack([s[:, column] + s[:, 0] / 2, s[:, 4]], axis=1))
 
-    count = int(terms[:, 4].sum())
-    rote = Figure("rote", terms, lambda s: _ratio(np.stack([s[:, 3], s[:, 3] + s[:, 1]], axis=1)), count=count)
+    count, right = int(terms[:, 4].sum()), int((terms[:, 1] + terms[:, 3] > 0).sum())
+    rote = Figure("rote", terms, lambda s: _ratio(np.stack([s[:, 3], s[:, 3] + s[:, 1]], axis=1)), count=right)
     return [
         Figure("strict", terms, score(1), count=count),
         Figure("loose", terms, score(2), count=count),
@@ -220,10 +230,10 @@ def wemath(outcomes: Sequence[GradedAnswer], *, item: str = "item", step: str = 
 
 
 def _merged(
-    found: Mapping[tuple[str, str], Mapping[str, float]], bare: set[str]
-) -> dict[tuple[str, str], dict[str, float]]:
+    found: Mapping[tuple[str, str], Mapping[str, list[float]]], bare: set[str]
+) -> dict[tuple[str, str], dict[str, list[float]]]:
     """Parts of the composites whose number of steps is not in every key, under their id alone."""
-    merged: dict[tuple[str, str], dict[str, float]] = {}
+    merged: dict[tuple[str, str], dict[str, list[float]]] = {}
     for (key, steps), parts in found.items():
         merged.setdefault((key, "" if key in bare else steps), {}).update(parts)
     return merged

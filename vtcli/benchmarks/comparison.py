@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -91,6 +90,5 @@ def _difference(
         return found
 
     sums = cluster_sums([*clusters[0], *clusters[1]], np.concatenate(blocks))
-    low, high = interval(sums, statistic, seed) or (math.nan, math.nan)
-    known = math.isfinite(low) and low != high
-    return low if known else None, high if known else None, None, with_terms(sums), METHOD
+    low, high = interval(sums, statistic, seed) or (None, None)
+    return low, high, None, with_terms(sums), METHOD

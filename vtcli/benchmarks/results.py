@@ -156,10 +156,8 @@ def figures_of(
         if independent and set(figure.terms[:, 0].tolist()) <= {0.0, 1.0}:
             estimate = wilson(round(hits), figure.count)
         else:
-            bounds = interval(sums, figure.statistic, seed) or (None, None)
-            if bounds[0] == bounds[1]:  # all clusters are the same: resampling says nothing about others
-                bounds = (None, None)
-            estimate = Estimate(value, *bounds, with_terms(sums), "bootstrap of clusters", seed)
+            low, high = interval(sums, figure.statistic, seed) or (None, None)
+            estimate = Estimate(value, low, high, with_terms(sums), "bootstrap of clusters", seed)
         yield BenchmarkFigure(name, score, figure.name, estimate, figure.count)
 
 

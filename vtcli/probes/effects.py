@@ -142,10 +142,8 @@ def _rests(pairs: Mapping[str, tuple[float, float]], seed: int) -> Estimate | No
     value = float(_lost(sums.sum(axis=0, keepdims=True))[0])
     if not np.isfinite(value):
         return None
-    bounds = interval(sums, _lost, seed) or (None, None)
-    if bounds[0] == bounds[1]:  # every trajectory is the same: resampling says nothing about others
-        bounds = (None, None)
-    return Estimate(value, *bounds, len(sums), "bootstrap of trajectories", seed)
+    low, high = interval(sums, _lost, seed) or (None, None)
+    return Estimate(value, low, high, len(sums), "bootstrap of trajectories", seed)
 
 
 def _lost(sums: Floats) -> Floats:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from vtcli.algo.buckets import macro
 from vtcli.algo.metrics import Estimate
@@ -87,8 +86,7 @@ def mean_of(groups: Sequence[Sequence[tuple[str, GradedAnswer]]], seed: int) -> 
     """The mean of the groups' means. Rows with one key are one cluster, in whichever groups they are."""
     found = macro({str(n): [(key, o.score) for key, o in rows] for n, rows in enumerate(groups)}, seed)
     assert found is not None  # no group is empty
-    # All rows are the same: resampling says nothing about others.
-    return replace(found, low=None, high=None) if found.low == found.high else found
+    return found
 
 
 def _printed(benchmarks: Mapping[str, Benchmark]) -> dict[tuple[str, str], dict[str, float]]:

@@ -100,6 +100,8 @@ class Map:
             if unknown := steps - STEPS.keys():
                 raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is no step; expected of {', '.join(STEPS)}")
         for measure in self.measures:
+            if self.by and measure.startswith("causal."):
+                raise ConfigError(f"measures: {measure}: a share of all questions cannot stand by {self.by}")
             if not re.fullmatch(r"(answer|tool|causal)\.\w+\.\w+", measure):
                 raise ConfigError(
                     f"measures: {measure}: expected FORM.TASK.MEASURE, such as answer.all.accuracy, or "

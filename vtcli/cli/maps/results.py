@@ -96,7 +96,8 @@ def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
 
 
 def markdown(asked: Map, found: Sequence[ArmOutcome]) -> str:
-    """A line for each arm in each cell; the first arm's difference to the others in brackets of their own columns."""
+    """A line for each arm in each cell; the first arm's difference to the others in columns of their own, with the
+    seeds that it rests on where the two arms have others."""
     names = [*asked.axes, *([asked.by] if asked.by else [])]
     first = next(iter(asked.arms))
     titles = [_title(measure) for measure in asked.measures]
@@ -108,7 +109,10 @@ def markdown(asked: Map, found: Sequence[ArmOutcome]) -> str:
         other = [difference(main, one, m) if main and one.arm != first else None for m in asked.measures]
         seeds = ", ".join(map(str, one.seeds))
         cells = [*map(str, one.place), one.arm, seeds, *(_plain(one.estimate(m)) for m in asked.measures)]
-        lines.append([*cells, *(_plain(c, "+") for c in other)])
+        shared = [seed for seed in one.seeds if main and seed in main.seeds]
+        partial = main is not None and set(one.seeds) != set(main.seeds)
+        rests = f" (seeds {', '.join(map(str, shared))})" if partial else ""
+        lines.append([*cells, *(_plain(c, "+") + rests if c else "" for c in other)])
     return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", NOTE, ""])
 
 
@@ -224,8 +228,8 @@ def _arms(ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str) -> Non
 
 def _bars(ax: Any, x: Sequence[float], means: Sequence[Estimate], **style: Any) -> None:
     y = [e.value for e in means]
-    low = [e.value - (e.value if e.low is None else e.low) for e in means]
-    high = [(e.value if e.high is None else e.high) - e.value for e in means]
+    low = [0.0 if e.low is None else max(0.0, e.value - e.low) for e in means]  # a bootstrap's may leave out its mean
+    high = [0.0 if e.high is None else max(0.0, e.high - e.value) for e in means]
     ax.errorbar(x, y, yerr=[low, high], marker="o", markersize=3, capsize=2, **style)
     ax.tick_params(labelsize=8)
     ax.grid(visible=True, alpha=0.3)

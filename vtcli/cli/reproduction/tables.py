@@ -16,7 +16,8 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 BENCHMARKS = "benchmarks.json"
 HELD_OUT = {
     "answer.all.accuracy": "answer accuracy",
-    "answer.all.faithful": "faithful, of the right",
+    "answer.all.faithful": "right and faithful",
+    "answer.all.faithful_if_right": "faithful, of the right",
     "answer.all.calls": "tool calls a question",
     "tool.all.tool_reward": "tool reward",
 }
@@ -25,11 +26,12 @@ HELD_OUT = {
 
 @dataclass
 class Line:
-    """A figure in shares of one: of the base model, and after training by seed. ``printed`` are the paper's rows."""
+    """A figure in shares of one: of the base model and after training, by seed. Where all seeds start from one model,
+    ``before`` has the first alone. ``printed`` are the paper's rows."""
 
     name: str
     printed: str
-    before: list[float]
+    before: dict[int, float]
     after: dict[int, float]
 
 
@@ -41,11 +43,8 @@ def lines(asked: Reproduction, made: Mapping[str, str], home: Path) -> list[Line
         if kind not in ("before", "report") or not store.has(makes):
             continue
         for name, value, printed in _figures(store.resolve(ref, "report", verify=False), PAPERS.get(asked.recipe)):
-            line = found.setdefault(name, Line(name, printed, [], {}))
-            if kind == "before":
-                line.before.append(value)
-            else:
-                line.after[int(seed)] = value
+            line = found.setdefault(name, Line(name, printed, {}, {}))
+            (line.before if kind == "before" else line.after)[int(seed)] = value
     if not found:
         raise InputError(f"{home} has no report of {asked.prefix}: the same command without --table makes them")
     return list(found.values())
@@ -85,7 +84,8 @@ def markdown(asked: Reproduction, found: list[Line]) -> str:
         def shown(value: float | None, unit: int = unit) -> str:
             return "–" if value is None else f"{unit * value:.1f}" if unit == 100 else f"{value:.3f}"
 
-        cells = [shown(_mean(line.before)), *(shown(line.after.get(seed)) for seed in seeds)]
+        begun = {seed: value for seed, value in line.before.items() if seed in line.after} or line.before
+        cells = [shown(_mean(list(begun.values()))), *(shown(line.after.get(seed)) for seed in seeds)]
         rows.append([line.name, line.printed or "–", *cells, shown(_mean(list(line.after.values())))])
     title = f"# {PAPERS.get(asked.recipe, asked.recipe)}, scale {asked.scale}, seeds {', '.join(map(str, seeds))}"
     note = "Decoding, judge and model differ from the paper's: the report of each seed says how."
