@@ -102,6 +102,10 @@ def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
     ("values", "said"),
     [
         ({"start": "there"}, "start: there is not known; expected shipped, seen or null"),
+        ({"arms": {}}, "arms, measures: expected one at least of each"),
+        ({"measures": []}, "arms, measures: expected one at least of each"),
+        ({"arms": {"before": {}}}, "before is the model before training"),
+        ({"axes": {"a": {**FRAMED, "values": []}}}, "values: none is there"),
         ({"by": "colour"}, "by: colour is not known"),
         ({"words": {"train": []}}, "words: train is no step; expected of taught, seen, demos"),
         (
@@ -130,7 +134,7 @@ def test_a_wrong_key_in_a_map_is_named_before_anything_runs(tmp_path: Path, monk
     """In the words of its last arm, which a stage would read hours later."""
     arms = "{a: {}, b: {words: [rl.nosuch=3]}}"
     (tmp_path / "map").mkdir()
-    (tmp_path / "map" / "own.yaml").write_text(f"title: t\nrecipe: codev\nmeasures: []\narms: {arms}")
+    (tmp_path / "map" / "own.yaml").write_text(f"title: t\nrecipe: codev\nmeasures: [answer.all.calls]\narms: {arms}")
     monkeypatch.setattr(runs, "here", lambda _: pytest.fail("a command ran"))
     for dry in ([], ["--dry"]):
         with pytest.raises(ConfigError, match=r"vtcli rl \+recipe=codev name=own-policy_b-s0(.|\n)*no key 'rl.nosuch'"):

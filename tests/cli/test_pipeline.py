@@ -216,6 +216,53 @@ def test_a_mistake_ends_the_command_before_anything_is_made(monkeypatch: pytest.
     assert children.ran == []
 
 
+@pytest.mark.parametrize("made", ["", "make_missing=false"])
+@pytest.mark.parametrize(
+    ("stage", "word"),
+    [
+        ("rl", "sft.rows_per_step=0"),
+        ("rl", "sft.first.epochs=null"),
+        ("rl", "synth.demos.rows.zoom=5"),
+        ("eval", "rl.group_size=null"),
+        ("rl", "sft.epochs=-3"),
+    ],
+)
+def test_a_wrong_value_of_a_step_is_one_error_and_no_price(
+    stage: str, word: str, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = Children(monkeypatch)
+    with pytest.raises(ConfigError, match=word.partition("=")[0].replace(".", r"\.")) as caught:
+        stages.run_stage(stage, ["+recipe=toolsrl", "scale=tiny", "shipped=false", word, *filter(None, [made])])
+    assert "vtcli" not in str(caught.value) and children.ran == []
+
+
+def test_a_key_that_is_taken_out_decides_like_one_that_is_changed(home: Path) -> None:
+    rows = {"zoom": {"answer": 5}, "count": {"answer": 5}}
+    config = {"scale": "tiny", "synth": {"demos": {"rows": rows}}, "model": {"family": "qwen2_5_vl"}}
+    keep(home, "demos", "tiny_base", kind="demos", stage="synth", config=config)
+    assert len(commands("sft", "+recipe=tiny_base", "scale=tiny", "synth.demos.rows.zoom.answer=5")) == 1
+    assert len(commands("sft", "+recipe=tiny_base", "scale=tiny", "~synth.demos.rows.zoom")) == 2
+    config["synth"] = {"demos": {"rows": {"count": {"answer": 5}}}}
+    keep(home, "demos", "tiny_base", kind="demos", stage="synth", config=config)
+    (own,) = commands("sft", "+recipe=tiny_base", "scale=tiny", "~synth.demos.rows.zoom")
+    assert own.endswith("sft.data=demos:v2")
+
+
+def test_a_note_names_the_command_that_reads_and_what_is_damaged(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_data(home)
+    config = {"scale": "tiny", "model": {"family": "qwen2_5_vl"}}
+    keep(home, "demos", "tiny_base", kind="demos", stage="synth", config=config)
+    (home / "data" / "v1" / "manifest.json").write_text("{")
+    Children(monkeypatch)
+    with pytest.raises(ConfigError, match="make_missing=false"):
+        stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "shipped=false", "make_missing=false"])
+    said = capsys.readouterr().err
+    assert "sft.data=demos:v1, the newest demonstrations of +recipe=tiny_base" in said and "rl.model=demos" not in said
+    assert "damaged, and not taken: " in said and str(home / "data" / "v1") in said
+
+
 def test_of_artifacts_that_are_there_the_command_says_which_it_takes(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

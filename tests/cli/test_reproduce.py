@@ -180,6 +180,8 @@ def test_an_override_lets_a_judge_score_a_benchmark_of_rules_too(tmp_path: Path)
         ({"recipe": "codeev"}, r"recipe 'codeev': expected one of codedance, codev"),
         ({"scale": "huge"}, r"SCALE=huge: expected one of"),
         ({"judge": "http://host/v1"}, r"needs JUDGE_MODEL=NAME"),
+        ({"judge_model": "Qwen"}, r"JUDGE_MODEL=Qwen needs JUDGE=URL"),
+        ({"benchmarks": Path("/nope")}, r"BENCHMARKS=/nope: there is no such folder"),
         ({"overrides": ("model=x",)}, r"model=x: vtcli reproduce says this to each command itself"),
     ],
 )
@@ -192,6 +194,20 @@ def test_a_slip_is_named(given: dict[str, object], said: str) -> None:
 def test_an_open_quotation_mark_is_a_slip_too(command: str) -> None:
     with pytest.raises(ConfigError, match=r"--more=': .* no closing quotation"):
         CliRunner().invoke(app, [command, "codev", "--dry", "--more", "'"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["map", "codev", "--more", "seed=5"], "seed=5: vtcli map says this to each command itself"),
+        (["map", "codev", "--seeds", "9" * 20], "seed: must be at least 0"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_step_would(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        CliRunner().invoke(app, [*words, "--dry"], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="name: 'a/b-tiny-data' cannot name an artifact"):
+        checks.require_right(steps(Reproduction("toolsrl", "tiny", name="a/b")))
 
 
 @pytest.mark.parametrize(("seeds", "said"), [("0 x", "expected numbers"), ("0 00", "0 is there twice")])

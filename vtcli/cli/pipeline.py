@@ -72,8 +72,13 @@ class PipelineStep:
     product: Product
     words: tuple[str, ...]
     inputs: Mapping[str, str]
-    cost: str
-    shipped: bool = False  # it is copied, and no stage makes it
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what ``cost`` reads
+    shipped: str | None = None  # it is copied, and no stage makes it: what this costs
+
+    @property
+    def cost(self) -> str:
+        """The size of its work. Wrong values have none: the command is checked first."""
+        return self.shipped or cost(self.product.stage, self.values)
 
     @property
     def verb(self) -> tuple[str, ...]:
@@ -171,7 +176,9 @@ def resolve(request: CommandRequest) -> Inputs:
     search = _Search(request, ArtifactStore(Path(str(request.values["home"]))), Inputs())
     for key, product in request.unnamed.items():
         search.key = f"{request.plan.stage}.{key}"
-        search.inputs.found[search.key] = search.source(product)
+        search.inputs.found[search.key] = search.source(product, search.key)
+    if search.inputs.steps:  # one of these may be what is made again
+        search.inputs.notes += [f"damaged, and not taken: {line}" for line in search.store.damaged()]
     return search.inputs
 
 
@@ -180,16 +187,16 @@ class _Search:
     request: CommandRequest
     store: ArtifactStore
     inputs: Inputs
-    key: str = ""  # of the command, for messages
+    key: str = ""  # of the command, for errors
     sources: dict[str, str] = field(default_factory=dict[str, str])  # product to artifact, or to its own name
 
-    def source(self, product: Product) -> str:
-        """An artifact, or the name of the product where it is to be made: then its step is planned."""
+    def source(self, product: Product, key: str) -> str:
+        """An artifact for a key, or the name of the product where it is to be made: then its step is planned."""
         if product.name not in self.sources:
-            self.sources[product.name] = self._find(product)
+            self.sources[product.name] = self._find(product, key)
         return self.sources[product.name]
 
-    def _find(self, product: Product) -> str:
+    def _find(self, product: Product, key: str) -> str:
         makers = self._makers(product)
         words, values = makers[0]
         if product is BASE and self.request.plan.scale == TINY:
@@ -198,21 +205,21 @@ class _Search:
         found, passed_over = newest(self.store, wanted)
         self.inputs.notes += passed_over[:2]
         if found is not None:
-            self.inputs.notes.append(f"{self.key}={found.ref}, {_told(found, product)}")
+            self.inputs.notes.append(f"{key}={found.ref}, {_told(found, product)}")
             return found.ref
         if product is BASE and wanted.shipped and self._comes_with_the_package(wanted):
             return product.name
         self._require_maker(product)
         given = {_key(word) for word in words}
         inputs = {
-            f"{product.stage}.{key}": self.source(read)
-            for key, read in product.reads.items()
-            if f"{product.stage}.{key}" not in given
+            its_key: self.source(read, its_key)
+            for name, read in product.reads.items()
+            if (its_key := f"{product.stage}.{name}") not in given
         }
         if product is BASE:  # its cost is that of its demonstrations
             values = {**values, "synth": self._makers(DEMOS)[0][1]["synth"]}
         named = (*words, f"name={product.name}", f"scale={self.request.plan.scale}")
-        self.inputs.steps.append(PipelineStep(product, named, inputs, cost(product.stage, values)))
+        self.inputs.steps.append(PipelineStep(product, named, inputs, values))
         return product.name
 
     def _comes_with_the_package(self, wanted: Criteria) -> bool:
@@ -222,7 +229,7 @@ class _Search:
             elsewhere = any(_key(word) == "home" for word in self.request.words)
             words = (str(found.path), *(("--home", str(self.store.root)) if elsewhere else ()))
             price = f"{found.size / 1e6:.0f} MB, comes with vtcli; shipped=false trains it"
-            self.inputs.steps.append(PipelineStep(BASE, words, {}, price, shipped=True))
+            self.inputs.steps.append(PipelineStep(BASE, words, {}, shipped=price))
         return found is not None
 
     def _makers(self, product: Product) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
@@ -253,7 +260,7 @@ class _Search:
     def _wanted(self, product: Product, recipes: Sequence[str], values: Mapping[str, Any]) -> Criteria:
         words = self.request.carried(product)
         free = importlib.import_module(f"stages.{product.stage}").RUNTIME_KEYS if words else ()
-        keys = [_key(word) for word in words if not word.startswith("~")]
+        keys = [_key(word) for word in words]
         decisive = [
             key
             for key in keys

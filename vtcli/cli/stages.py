@@ -109,11 +109,6 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
     if request is None or not request.unnamed:
         return plan
     inputs = pipeline.resolve(request)
-    if inputs.steps and (reason := pipeline.why_not_here(request)):
-        raise ConfigError(
-            f"{next(iter(inputs.found))}: needs a value ({reason}).\n  these commands make what is missing, in this "
-            f"order:\n{pipeline.listed(request, inputs, own=True)}"
-        )
     _check(compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, {})]))
     for step in inputs.steps:
         if not step.shipped:
@@ -121,6 +116,11 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
     if _first_rank():
         for note in inputs.notes:
             say(note)
+    if inputs.steps and (reason := pipeline.why_not_here(request)):
+        raise ConfigError(
+            f"{next(iter(inputs.found))}: needs a value ({reason}).\n  these commands make what is missing, in this "
+            f"order:\n{pipeline.listed(request, inputs, own=True)}"
+        )
     made = _make(request, inputs)
     return compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, made)])
 

@@ -36,7 +36,9 @@ def draw_map(
     own = compose.own_folder(config_dir)
     asked = grid.load(name, own)
     flags = ("--config-dir", str(own)) if own else ()
-    plan = grid.plan(name, asked, numbers(seeds), (*split("--more", more), *flags))
+    further = split("--more", more)
+    graph.refuse(further, graph.SAID, "vtcli map")
+    plan = grid.plan(name, asked, numbers(seeds), (*further, *flags))
     if dry:
         for command in plan.commands:
             typer.echo(command.line({}))

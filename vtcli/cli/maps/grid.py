@@ -22,6 +22,9 @@ from vtcli.errors import ConfigError
 
 AxisValue = int | float | str
 
+BEFORE = "before"
+"""In place of an arm: the model before training."""
+
 STEPS: Mapping[str, tuple[str, ...]] = {
     "taught": (),
     "seen": ("taught",),
@@ -54,6 +57,8 @@ class Axis:
             raise ConfigError(f"cases: {', '.join(sorted(unknown))} is no value; expected of {self.values}")
         if isinstance(self.paper, str) and self.paper not in self.values:  # a number may lie between two values
             raise ConfigError(f"paper: {self.paper} is no value; expected of {self.values}")
+        if not self.values:
+            raise ConfigError("values: none is there; expected one at least")
 
     @property
     def steps(self) -> set[str]:
@@ -90,6 +95,10 @@ class Map:
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # overrides by step
 
     def __post_init__(self) -> None:
+        if not self.arms or not self.measures:
+            raise ConfigError("arms, measures: expected one at least of each")
+        if BEFORE in self.arms:
+            raise ConfigError(f"arms: {BEFORE} is the model before training; give this arm another name")
         if self.start not in (None, "shipped", "seen"):
             raise ConfigError(f"start: {self.start} is not known; expected shipped, seen or null")
         if len(self.axes) > (1 if self.by else 2):

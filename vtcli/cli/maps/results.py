@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import COUNTS, Row, compare, pick, summarise
-from vtcli.cli.maps.grid import AxisValue, Map, MapPlan
+from vtcli.cli.maps.grid import BEFORE, AxisValue, Map, MapPlan
 from vtcli.errors import InputError
 from vtcli.probes import effects
 from vtcli.probes.causal import Continuation
@@ -21,7 +21,6 @@ from vtcli.store.artifacts import ArtifactStore
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BEFORE = "before"
 SEED = 0
 """Of the intervals' bootstrap."""
 

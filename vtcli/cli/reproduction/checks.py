@@ -23,6 +23,7 @@ from vtcli.cli.stages import ON_ACCELERATOR, stage_parts
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.runs.questions import require_forms
+from vtcli.runs.run import RunSettings
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.confinement.probes import strongest
 from vtcli.signals.measuring import SignalMeter
@@ -231,10 +232,11 @@ def require_right(steps: Sequence[PaperCommand]) -> None:
     for step in steps:
         own = (f"name={step.makes}", f"seed={step.seed}")
         words = {(step.stage, word) for word in (*step.words, *step.reads) if word not in own}
-        if words <= seen:
-            continue
-        seen |= words
         try:
+            RunSettings.of({"name": step.makes, "seed": step.seed}, step.stage)
+            if words <= seen:
+                continue
+            seen |= words
             compose.build(stage_parts(step.stage)[0], compose.load(step.stage, step.argv({})))
         except VtcliError as error:
             raise ConfigError(f"{step.line({})}\n  {error}") from error

@@ -72,12 +72,11 @@ class Reproduction:
             raise ConfigError(f"SCALE={self.scale}: expected one of {', '.join(compose.scales())}")
         if self.judge and not self.judge_model:
             raise ConfigError(f"JUDGE={self.judge} needs JUDGE_MODEL=NAME: the name under which the endpoint serves it")
-        for override in self.overrides:
-            key = override.lstrip("+~").partition("=")[0]
-            if key in ("name", "model", "data", "recipe", "scale", "seed", "judge", "judge.url", "judge.model"):
-                raise ConfigError(
-                    f"{override}: vtcli reproduce says this to each command itself; it has an option of that name"
-                )
+        if self.judge_model and not self.judge:
+            raise ConfigError(f"JUDGE_MODEL={self.judge_model} needs JUDGE=URL: the endpoint that serves it")
+        if self.benchmarks and not self.benchmarks.is_dir():
+            raise ConfigError(f"BENCHMARKS={self.benchmarks}: there is no such folder; expected one with their files")
+        refuse(self.overrides, (*SAID, "model", "data", "judge", "judge.url", "judge.model"), "vtcli reproduce")
 
     @property
     def prefix(self) -> str:
@@ -124,6 +123,17 @@ class Reproduction:
         if not there:
             raise InputError("\n  ".join(["BENCHMARKS: none of these is there.", *lines]))
         return there, lines
+
+
+SAID = ("name", "recipe", "scale", "seed")
+"""Keys that a pipeline says to each of its commands."""
+
+
+def refuse(overrides: Sequence[str], keys: Sequence[str], who: str) -> None:
+    """Raises ``ConfigError`` for an override of a key that a pipeline says itself: the last one would be true."""
+    for override in overrides:
+        if override.lstrip("+~").partition("=")[0] in keys:
+            raise ConfigError(f"{override}: {who} says this to each command itself; give it no further one")
 
 
 @dataclass(frozen=True)
