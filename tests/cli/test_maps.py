@@ -198,6 +198,22 @@ def test_reports_that_were_removed_are_left_out(tmp_path: Path) -> None:
         results.outcomes(asked, plan, tmp_path)
 
 
+def test_a_table_is_of_the_reports_that_this_command_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later run with other settings left a newer version of the same name."""
+    asked, store = made(), ArtifactStore(tmp_path)
+    plan = grid.plan("m", asked, (0,))
+    refs = dict[str, str]()
+    for name in plan.places:
+        for version in (1, 2):
+            with store.draft(name, "report", seed=0, fingerprint=str(version)) as draft:
+                (draft.path / "report.html").write_text("-")
+                refs.setdefault(name, draft.commit().ref)
+    monkeypatch.setattr(results, "load_series", lambda path: [Evaluation("m", "m", rows([path.name == "v1"], 1.0))])
+    for chosen, accuracy in ((refs, 1.0), (None, 0.0)):
+        found = results.outcomes(asked, plan, tmp_path, chosen)
+        assert {one.estimate("answer.all.accuracy").value for one in found} == {accuracy}
+
+
 @pytest.mark.slow
 def test_what_no_axis_changes_stands_in_every_cell_and_questions_without_the_property_in_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -253,3 +269,7 @@ def test_a_map_of_one_cell_runs_goes_on_and_is_drawn(tmp_path: Path, monkeypatch
     found = results.outcomes(asked, plan, tmp_path)
     assert [(one.place, one.arm) for one in found] == [((168,), "before"), ((168,), "curriculum")]
     assert "| 168 | curriculum | 0 |" in results.markdown(asked, found)
+    assert list(runs.differing(plan.commands, tmp_path)) == []
+    longer = grid.plan("m", asked, (0,), (f"home={tmp_path}", "tracker=none", "rl.steps_per_phase=3"))
+    told = "m-policy_curriculum-lattice168-s0:v1 was made with rl.steps_per_phase=1 in place of rl.steps_per_phase=3"
+    assert [line for line in runs.differing(longer.commands, tmp_path) if "policy" in line] == [told]

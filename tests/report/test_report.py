@@ -176,6 +176,7 @@ def test_cells_say_interval_denominator_and_method() -> None:
     cell = cells.comparison_cell(found)
     assert (cell.text, cell.detail) == ("+0.250", "[+0.125, +0.500]\np < 0.001")
     assert "n = 8 pairs, 3 without a partner" in cell.hint
+    assert cells.comparison_cell(replace(found, low=None, high=None)).detail == "p < 0.001"
     assert cells.estimate_cell(None).text == "–"
 
 

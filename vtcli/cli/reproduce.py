@@ -41,7 +41,7 @@ def reproduce(
     stopped. `make reproduce-codev SCALE=paper MODEL=… DRY=1` is the same.
     """
     from vtcli.cli.reproduction import runs
-    from vtcli.cli.reproduction.graph import Reproduction, steps
+    from vtcli.cli.reproduction.graph import Reproduction, home, steps
     from vtcli.config import compose
     from vtcli.config.commandline import split
 
@@ -52,6 +52,8 @@ def reproduce(
     )  # fmt: skip
     commands = steps(asked)
     if table:
+        for line in runs.differing(commands, home(commands)):
+            say(line)
         _print_table(asked, commands, runs.latest(commands))
         return
     _check(asked, commands, cluster, slurm)

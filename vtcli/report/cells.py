@@ -26,12 +26,10 @@ def comparison_cell(found: Comparison | None) -> Cell:
     """Difference, interval and p."""
     if found is None:
         return EMPTY
-    bounds = "" if found.low is None or found.high is None else f"[{found.low:+.3f}, {found.high:+.3f}]"
+    bounds = "" if found.low is None or found.high is None else f"[{found.low:+.3f}, {found.high:+.3f}]\n"
     alone = found.only_before + found.only_after
     left_out = f", {alone} without a partner" if alone else ""
-    return Cell(
-        f"{found.value:+.3f}", f"{bounds}\np {p_text(found.p)}", f"n = {found.n} pairs{left_out}, {found.method}"
-    )
+    return Cell(f"{found.value:+.3f}", f"{bounds}p {p_text(found.p)}", f"n = {found.n} pairs{left_out}, {found.method}")
 
 
 def p_text(p: float) -> str:

@@ -47,9 +47,11 @@ def draw_map(
     if dry:
         return
     home = graph.home(plan.commands)
-    if not table:
-        runs.here(plan.commands)
-    found = results.outcomes(asked, plan, home)
+    if table:
+        for line in runs.differing(plan.commands, home):
+            say(line)
+    made = runs.latest(plan.commands) if table else runs.here(plan.commands)
+    found = results.outcomes(asked, plan, home, made)
     text, path = results.markdown(asked, found), (to or home) / f"map-{name}.md"
     disk.write_atomic(path, text.encode())
     results.draw(asked, found, path.with_suffix(".png"))

@@ -59,8 +59,9 @@ def difference(first: ArmOutcome, other: ArmOutcome, measure: str) -> Comparison
     return compare(other.rows, first.rows, name, form, task=task, seed=SEED)
 
 
-def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
-    """The outcomes in the order of the axes' values; reports that are not there are left out.
+def outcomes(asked: Map, found: MapPlan, home: Path, made: Mapping[str, str] | None = None) -> list[ArmOutcome]:
+    """The outcomes in the order of the axes' values; reports that are not there are left out. ``made`` has reports by
+    name, else the newest are meant.
 
     Raises:
         InputError: none is there.
@@ -72,7 +73,7 @@ def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
     for name, place in found.places.items():
         if not store.has(name):
             continue
-        report = store.resolve(f"{name}@latest", "report", verify=False)
+        report = store.resolve((made or {}).get(name, f"{name}@latest"), "report", verify=False)
         probe, arm = report.path / "probe.jsonl", place.arm or BEFORE
         kept = list(records.read(probe, Continuation)) if probe.is_file() else []
         read = load_series(report.path)[-1].rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vtcli.cli.console import say
@@ -15,6 +15,7 @@ from vtcli.cli.steps import run
 from vtcli.config import machine
 from vtcli.config.commandline import split
 from vtcli.errors import ConfigError
+from vtcli.store.artifacts import ArtifactStore
 
 SHARDS = 4
 """Tasks of the array that makes data."""
@@ -72,6 +73,25 @@ def as_jobs(steps: Sequence[PaperCommand]) -> list[str]:
         else:
             jobs[step.makes] = submit(step.stage, step, after, "")
     return numbers
+
+
+def differing(steps: Sequence[PaperCommand], home: Path) -> Iterator[str]:
+    """A line for each newest artifact that was made with other words than its step has. Where it was kept and tracked,
+    and which of the other artifacts it read, does not count."""
+    store = ArtifactStore(home)
+    for step in steps:
+        aside = ("stage", "home", "tracker", *step.reads)
+
+        def kept(words: Sequence[str], aside: Sequence[str] = aside) -> set[str]:
+            plain = [word.lstrip("+") for word in words if "=" in word or word.startswith("~")]
+            last = {word.partition("=")[0]: word for word in plain}  # it is the one that counts
+            return {word for key, word in last.items() if key not in aside}
+
+        for artifact in store.newest(step.makes):
+            made, asked = kept(artifact.manifest.overrides), kept(step.words)
+            if made and made != asked:
+                more, less = (" ".join(sorted(words)) or "nothing" for words in (made - asked, asked - made))
+                yield f"{artifact.ref} was made with {more} in place of {less}"
 
 
 def latest(steps: Sequence[PaperCommand]) -> Mapping[str, str]:
