@@ -190,6 +190,24 @@ def test_a_slip_is_named(given: dict[str, object], said: str) -> None:
         Reproduction(**{"recipe": "codev", "scale": "tiny", **given})  # type: ignore[arg-type]
 
 
+def test_a_variant_of_the_data_alone_is_refused_where_the_data_is_given() -> None:
+    """Trained without it, its artifacts would have its name."""
+    with pytest.raises(ConfigError, match=r"variant=mixed changes how data is made .* DATA=mine:v1 is made"):
+        steps(Reproduction("toolsrl", "paper", data="mine:v1", overrides=("variant=mixed",)))
+    assert steps(Reproduction("toolsrl", "paper", data="mine:v1", overrides=("variant=global",)))
+    assert steps(Reproduction("toolsrl", "tiny", overrides=("variant=mixed",)))
+
+
+def test_an_rl_that_validates_on_a_benchmark_is_told_which() -> None:
+    words = ("benchmark=[vstar]", "rl.validate.every=20", "rl.validate.split=null", "rl.validate.prompts=null")
+    told = {
+        step.stage for step in steps(Reproduction("pyvision_image", "tiny", overrides=words)) if words[0] in step.words
+    }
+    assert told == {"rl", "eval"}
+    told = {step.stage for step in steps(Reproduction("codev", "tiny", overrides=words[:1])) if words[0] in step.words}
+    assert told == {"eval"}
+
+
 @pytest.mark.parametrize("command", ["reproduce", "map"])
 def test_an_open_quotation_mark_is_a_slip_too(command: str) -> None:
     with pytest.raises(ConfigError, match=r"--more=': .* no closing quotation"):

@@ -87,6 +87,18 @@ class Reproduction:
         """The variant of the recipe, where one is given: its artifacts are not those of the recipe itself."""
         return tuple(word.partition("=")[2] for word in self.overrides if word.startswith("variant="))
 
+    def tells(self, name: str, stage: str, recipe: str, word: str) -> bool:
+        """True where the command of a stage takes an override. A variant is known to the paper's own recipe alone, and
+        benchmarks to an rl that validates."""
+        key = word.lstrip("+~").partition("=")[0]
+        if key == "variant":
+            return recipe == self.recipe
+        if key.startswith("synth.demos"):
+            return name == "demos"
+        if key == "benchmark" and stage == "rl":
+            return any(other.startswith("rl.validate.every=") for other in self.overrides)
+        return stage in KNOWN_BY.get(key.partition(".")[0], (stage,))
+
     @property
     def given(self) -> bool:
         """True where ``data`` is an artifact."""
@@ -183,7 +195,7 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
         reads = {key: ref for key, ref in inputs.items() if ref in ours}
         given = tuple(f"{key}={ref}" for key, ref in inputs.items() if ref not in ours)
         general = (f"+recipe={recipe}", f"scale={asked.scale}", f"seed={seed}", f"name={makes}")
-        told = tuple(word for word in asked.overrides if _knows(name, stage, recipe == asked.recipe, word))
+        told = tuple(word for word in asked.overrides if asked.tells(name, stage, recipe, word))
         words = (*general, *words, *given, *(judge if stage in ASKED else ()), *told, *flags)
         found.append(PaperCommand(makes, stage, words, reads, seed))
         return makes
@@ -217,7 +229,21 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
     if unknown := [word for word in asked.overrides if word not in taken]:
         stages = ", ".join(sorted({step.stage for step in found}))
         raise ConfigError(f"{' '.join(unknown)}: none of the commands takes it; they are of the stages {stages}")
+    if asked.variant and asked.given:
+        _require_effect(asked, next(step for step in found if step.stage == "rl").argv({}))
     return found
+
+
+def _require_effect(asked: Reproduction, words: Sequence[str]) -> None:
+    """Raises ``ConfigError`` for a variant that changes how data is made, and nothing else, where the data is given."""
+    plain = [word for word in words if not word.startswith("variant=")]
+    with_it, without = (compose.load("rl", each).values for each in (words, plain))
+    others = with_it.keys() - {"variant", "data", "synth"}
+    if all(with_it[key] == without.get(key) for key in others):
+        raise ConfigError(
+            f"variant={asked.variant[0]} changes how data is made and nothing else, and DATA={asked.data} is made. "
+            "Leave DATA= out, or give data that was made with it and no variant"
+        )
 
 
 def _start(asked: Reproduction, flags: tuple[str, ...]) -> str | None:
@@ -229,7 +255,7 @@ def _start(asked: Reproduction, flags: tuple[str, ...]) -> str | None:
 
 def _trained(asked: Reproduction, scale: str, flags: tuple[str, ...], *more: str) -> compose.Job:
     """The configuration of rl at a scale."""
-    own = [word for word in asked.overrides if _knows("policy", "rl", True, word)]
+    own = [word for word in asked.overrides if asked.tells("policy", "rl", asked.recipe, word)]
     return compose.load("rl", [f"+recipe={asked.recipe}", f"scale={scale}", "rl.data=none:v1", *more, *own, *flags])
 
 
@@ -251,13 +277,3 @@ def _questions(asked: Reproduction, data: str) -> tuple[tuple[str, ...], dict[st
     if asked.benchmarks is None:
         return (), {"eval.data": data}
     return (f"benchmark=[{','.join(asked.copies()[0])}]", f"eval.benchmarks_in={asked.benchmarks}"), {}
-
-
-def _knows(name: str, stage: str, paper: bool, word: str) -> bool:
-    """True where the command of a stage takes an override. A variant is known to the ``paper``'s own recipe alone."""
-    key = word.lstrip("+~").partition("=")[0]
-    if key == "variant":
-        return paper
-    if key.startswith("synth.demos"):
-        return name == "demos"
-    return stage in KNOWN_BY.get(key.partition(".")[0], (stage,))
