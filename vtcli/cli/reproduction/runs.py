@@ -81,17 +81,18 @@ def differing(steps: Sequence[PaperCommand], home: Path) -> Iterator[str]:
     store = ArtifactStore(home)
     for step in steps:
         aside = ("stage", "home", "tracker", *step.reads)
-
-        def kept(words: Sequence[str], aside: Sequence[str] = aside) -> set[str]:
-            plain = [word.lstrip("+") for word in words if "=" in word or word.startswith("~")]
-            last = {word.partition("=")[0]: word for word in plain}  # it is the one that counts
-            return {word for key, word in last.items() if key not in aside}
-
         for artifact in store.newest(step.makes):
-            made, asked = kept(artifact.manifest.overrides), kept(step.words)
+            made, asked = (_deciding(words, aside) for words in (artifact.manifest.overrides, step.words))
             if made and made != asked:
                 more, less = (" ".join(sorted(words)) or "nothing" for words in (made - asked, asked - made))
                 yield f"{artifact.ref} was made with {more} in place of {less}"
+
+
+def _deciding(words: Sequence[str], aside: Sequence[str]) -> set[str]:
+    """Overrides without those of some keys; of several of one key the last, which counts."""
+    plain = [word.lstrip("+") for word in words if "=" in word or word.startswith("~")]
+    last = {word.partition("=")[0]: word for word in plain}
+    return {word for key, word in last.items() if key not in aside}
 
 
 def latest(steps: Sequence[PaperCommand]) -> Mapping[str, str]:
