@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.cli import cost
 from vtcli.cli.main import app
-from vtcli.cli.reproduction import checks, runs, tables
+from vtcli.cli.reproduction import checks, runs
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
@@ -30,8 +30,6 @@ from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
 from vtcli.signals.measuring import SignalMeter
-from vtcli.store.artifacts import ArtifactStore
-from vtcli.store.removal import remove
 
 ROOT = Path(__file__).resolve().parents[2]
 REPRODUCE = (ROOT / "docs" / "reproduce.md").read_text()
@@ -321,58 +319,6 @@ def test_a_dry_run_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> 
     small = DryRun(asked, steps(asked), "1x1xL20", True)
     with pytest.raises(ConfigError, match="rl does not fit on 1x1xL20"):
         list(small._bill())
-
-
-def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> None:
-    store, asked = ArtifactStore(tmp_path), Reproduction("codev", "tiny", seeds=(0, 1))
-    published = [
-        {"paper": "CodeV", "model": "CodeV-7B-RL", "printed": 84.8},
-        {"paper": "CodeDance", "model": "CodeDance-7B", "printed": 84.8},
-    ]
-    made: dict[str, str] = {}
-    for name, value in {"before-s0": 0.5, "report-s0": 0.75, "report-s1": 0.85}.items():
-        figure = {"figure": "all", "score": "choices", "value": value, "published": published}
-        with store.draft(f"codev-tiny-{name}", "report", seed=0, stage="eval") as draft:
-            (draft.path / "benchmarks.json").write_text(json.dumps({"vstar": {"title": "V*", "figures": [figure]}}))
-            made[f"codev-tiny-{name}"] = draft.commit().ref
-    text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
-    assert "| V*, all (choices) | CodeV-7B-RL 84.8 | 50.0 | 75.0 | 85.0 | 80.0 |" in text
-    unfinished = made | {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}
-    with store.draft("codev-tiny-report-s2", "report", seed=0) as draft:
-        (draft.path / "benchmarks.json").write_text("{}")
-        draft.commit()
-    remove(store, ["codev-tiny-report-s2:v1"], with_dependants=False)
-    assert tables.markdown(asked, tables.lines(asked, unfinished, tmp_path)) == text
-    with pytest.raises(InputError, match=r"has no report of codev-tiny: the same command without --table"):
-        tables.lines(asked, {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}, tmp_path)
-
-
-def test_the_table_of_held_out_rows_compares_a_seed_with_its_own_beginning(tmp_path: Path) -> None:
-    """Joint and conditional faithfulness by their names; a seed that has not ended moves no mean."""
-    store, asked = ArtifactStore(tmp_path), Reproduction("codev", "tiny", seeds=(0, 1))
-    made: dict[str, str] = {}
-    for name, accuracy in {"before-s0": 0.2, "before-s1": 0.6, "report-s0": 0.5}.items():
-        values = {"accuracy": accuracy, "faithful": accuracy / 2, "faithful_if_right": 0.5}
-        summary = {f"answer.all.{key}": value for key, value in values.items()}
-        with store.draft(f"codev-tiny-{name}", "report", seed=0, stage="eval") as draft:
-            (draft.path / "rows.jsonl").write_text("")
-            made[f"codev-tiny-{name}"] = draft.commit(summary).ref
-    text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
-    assert "| answer accuracy | – | 0.200 | 0.500 | 0.500 |" in text
-    assert "| right and faithful | – | 0.100 | 0.250 | 0.250 |" in text
-    assert "| faithful, of the right | – | 0.500 | 0.500 | 0.500 |" in text
-
-
-def test_the_table_says_how_a_printed_number_was_scored(tmp_path: Path) -> None:
-    store, asked = ArtifactStore(tmp_path), Reproduction("toolsrl", "tiny")
-    row = {"paper": "ToolsRL", "model": "ToolsRL", "printed": 46.5, "scored": "Qwen2.5-VL-72B as a judge"}
-    silent = {"paper": "ToolsRL", "model": "Base", "printed": 28.4, "scored": "not stated"}
-    figure = {"figure": "macro", "score": "exact", "value": 0.25, "published": [silent, row]}
-    with store.draft("toolsrl-tiny-report-s0", "report", seed=0, stage="eval") as draft:
-        (draft.path / "benchmarks.json").write_text(json.dumps({"p": {"title": "P", "figures": [figure]}}))
-        made = {"toolsrl-tiny-report-s0": draft.commit().ref}
-    text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
-    assert "| P, macro (exact) | Base 28.4, ToolsRL 46.5 (by Qwen2.5-VL-72B as a judge) |" in text
 
 
 FAKE_SBATCH = """#!/bin/sh
