@@ -289,3 +289,24 @@ def test_the_steps_of_a_command_do_not_share_its_mlflow_run(tmp_path: Path, monk
     monkeypatch.setenv("MLFLOW_RUN_ID", "f" * 32)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     assert steps.run(["synth"]) == (0, "mine:none")
+
+
+def test_a_variant_that_only_makes_data_needs_data_made_with_it(home: Path) -> None:
+    """Trained on other data, the model of the plain recipe would have the variant's name."""
+    keep_data(home)
+    kind: dict[str, Any] = {"kind": "dataset", "stage": "synth", "config": {"scale": "tiny"}}
+    with ArtifactStore(home).draft("mixed", overrides=("+recipe=toolsrl", "variant=mixed"), seed=0, **kind) as draft:
+        (draft.path / "content").write_text("mixed")
+        draft.commit()
+
+    def refuse(*words: str) -> None:
+        argv = ["+recipe=toolsrl", "scale=tiny", "rl.model=base:v1", *words]
+        pipeline.require_effect(compose.plan("rl", argv), argv)
+
+    with pytest.raises(
+        ConfigError, match=r"variant=mixed changes how data is made .* rl\.data=data:v1 was made without"
+    ):
+        refuse("rl.data=data:v1", "variant=mixed")
+    refuse("rl.data=mixed:v1", "variant=mixed")
+    refuse("rl.data=data:v1", "variant=combined")
+    refuse("rl.data=data:v1")

@@ -91,7 +91,7 @@ def test_flags_of_hydra_are_left_to_hydra() -> None:
     ("override", "words"),
     [
         ("+recipe=toolsr", "there is no recipe 'toolsr'. Did you mean 'toolsrl'?"),
-        ("scale=tinny", "there is no scale 'tinny'. Did you mean 'tiny'?"),
+        ("scale=tinny", "scale=tinny: there is no scale 'tinny'. Did you mean 'tiny'?"),
         ("tracker=mlfow", "there is no tracker 'mlfow'. Did you mean 'mlflow'?"),
         ("rl.optim.lrr=1", "there is no key 'rl.optim.lrr' in the configuration. Did you mean 'rl.optim.lr'?"),
         ("rl.optm.lr=1", "Did you mean 'rl.optim.lr'?"),
@@ -108,6 +108,8 @@ def test_flags_of_hydra_are_left_to_hydra() -> None:
         ("rl.prompts_per_step=abc", "rl.prompts_per_step=abc: expected a number (it was "),
         ("sft.optim.warmup_steps=many", "expected a number (it was "),
         ("reuse=maybe", "expected true or false (it was True), got 'maybe'."),
+        ("rl.limits=[1]", "rl.limits=[1]: expected a section {key: value, …}."),
+        ("rl.phases={a: 1}", "rl.phases={a: 1}: expected a list [a, b, …]."),
         ("seed=${nowhere}", "seed takes its value from a key that is not there: Interpolation key 'nowhere' not found"),
     ],
 )

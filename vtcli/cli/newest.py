@@ -32,7 +32,7 @@ def newest(store: ArtifactStore, wanted: Criteria) -> tuple[Artifact | None, lis
     passed_over: list[str] = []
     same = [artifact for artifact in store.ls() if artifact.kind == wanted.kind]
     for artifact in sorted(same, key=lambda a: (a.manifest.created, a.version), reverse=True):
-        source = _unfiltered(store, artifact)
+        source = unfiltered(store, artifact)
         if source.manifest.stage != wanted.stage or source.recipe not in wanted.recipes or _is_shard(source):
             continue
         reason = _difference(source, wanted)
@@ -42,7 +42,7 @@ def newest(store: ArtifactStore, wanted: Criteria) -> tuple[Artifact | None, lis
     return None, passed_over
 
 
-def _unfiltered(store: ArtifactStore, artifact: Artifact) -> Artifact:
+def unfiltered(store: ArtifactStore, artifact: Artifact) -> Artifact:
     """The artifact whose rows `vtcli filter` has chosen from, or the artifact itself."""
     while artifact.manifest.stage == "filter":
         parent = next((p for p in artifact.manifest.parents if p.kind == artifact.kind), None)

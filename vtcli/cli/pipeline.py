@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from vtcli.cli.newest import Criteria, at, newest
+from vtcli.cli.newest import Criteria, at, newest, unfiltered
 from vtcli.config import compose
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
 from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
 
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
@@ -314,6 +314,31 @@ def require_taught(maker: str, teaches: Mapping[str, Any], asks: Mapping[str, An
         raise ConfigError(
             f"{key}: needs a value. No recipe teaches a tiny model this environment ({asked[1]}; "
             f"{maker} teaches {taught[1]}). Give {key}=… as NAME:vN or a folder"
+        )
+
+
+def only_makes_data(words: Sequence[str]) -> bool:
+    """True where the variant in the overrides of an rl changes how data is made, and nothing else."""
+    plain = [word for word in words if _key(word) != "variant"]
+    with_it, without = (compose.load("rl", each).values for each in (words, plain))
+    return all(with_it[key] == without.get(key) for key in with_it.keys() - {"variant", "data", "synth"})
+
+
+def require_effect(plan: compose.CommandPlan, argv: Sequence[str]) -> None:
+    """Raises ``ConfigError`` for an rl whose variant only makes data, and whose data was made without it."""
+    if plan.stage != "rl" or plan.variant in (None, "paper") or plan.multirun:
+        return
+    values = next(compose.jobs(plan)).values
+    store = ArtifactStore(Path(str(values["home"])))
+    try:
+        data = store.resolve(str(at(values, "rl.data")), "dataset", verify=False)
+    except InputError:  # rl itself says why it cannot be read
+        return
+    made_with_it = (unfiltered(store, data).recipe or "").endswith(f"/{plan.variant}")
+    if not made_with_it and only_makes_data(argv):
+        raise ConfigError(
+            f"variant={plan.variant} changes how data is made and nothing else, and rl.data={data.ref} was made "
+            "without it. Leave rl.data= out, give data that was made with it, or leave variant= out"
         )
 
 

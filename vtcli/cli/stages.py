@@ -76,6 +76,7 @@ def previewing(argv: list[str]) -> list[str]:
 def run_stage(stage: str, argv: list[str]) -> None:
     """Compose and check everything that ``argv`` asks for, make inputs that it does not name, and run it through
     Hydra."""
+    from vtcli.cli import pipeline
     from vtcli.config import compose
     from vtcli.runs import slurm
 
@@ -86,6 +87,7 @@ def run_stage(stage: str, argv: list[str]) -> None:
     if not plan.only_prints:
         plan = _with_inputs(plan, argv)
         _check(plan)
+        pipeline.require_effect(plan, argv)
     for line in compose.run(plan, work):
         typer.echo(line)
 

@@ -381,8 +381,9 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
         for choice in cast(list[Any], value if isinstance(value, list) else [value]):
             if choice is not None and str(choice) not in known:
                 places = " and ".join(str(place / group) for place in (*([own] if own else []), folder()))
+                given = str(override.input_line).removeprefix("+" if group == LAST_GROUP else "")
                 raise ConfigError(
-                    f"{override.input_line}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
+                    f"{given}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
                     f"The files are in {places}." + ("" if own else " For a folder of your own: --config-dir FOLDER.")
                 )
 
@@ -466,4 +467,8 @@ def _readable_errors() -> Generator[None]:
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
-        raise ConfigError(f"{str(error).strip()}{cause}") from error
+        said = f"{str(error).strip()}{cause}"
+        if found := re.match(r"(?s)Error merging override (?:\+\+)?(.+) \(Cannot .+object_type=(dict|list)", said):
+            expected = "a section {key: value, …}" if found[2] == "dict" else "a list [a, b, …]"
+            raise ConfigError(f"{found[1]}: expected {expected}.") from error
+        raise ConfigError(said) from error

@@ -14,7 +14,7 @@ import yaml
 
 from vtcli.benchmarks import files
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.cli.pipeline import TINY, at, command, filled, require_taught, taught_by
+from vtcli.cli.pipeline import TINY, at, command, filled, only_makes_data, require_taught, taught_by
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
@@ -229,21 +229,12 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
     if unknown := [word for word in asked.overrides if word not in taken]:
         stages = ", ".join(sorted({step.stage for step in found}))
         raise ConfigError(f"{' '.join(unknown)}: none of the commands takes it; they are of the stages {stages}")
-    if asked.variant and asked.given:
-        _require_effect(asked, next(step for step in found if step.stage == "rl").argv({}))
-    return found
-
-
-def _require_effect(asked: Reproduction, words: Sequence[str]) -> None:
-    """Raises ``ConfigError`` for a variant that changes how data is made, and nothing else, where the data is given."""
-    plain = [word for word in words if not word.startswith("variant=")]
-    with_it, without = (compose.load("rl", each).values for each in (words, plain))
-    others = with_it.keys() - {"variant", "data", "synth"}
-    if all(with_it[key] == without.get(key) for key in others):
+    if asked.variant and asked.given and only_makes_data(next(s for s in found if s.stage == "rl").argv({})):
         raise ConfigError(
             f"variant={asked.variant[0]} changes how data is made and nothing else, and DATA={asked.data} is made. "
             "Leave DATA= out, or give data that was made with it and no variant"
         )
+    return found
 
 
 def _start(asked: Reproduction, flags: tuple[str, ...]) -> str | None:
