@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
 # synth → sft → rl (both phases) at scale=tiny by one command, and a report of its model before, between and after. On two
 # cores and without network. Run by `make quickstart`.
+# FROM=scratch trains the base model as well; without it the one that comes with vtcli is taken.
 # Every step is skipped when its result is there already, so an interrupted quickstart goes on where it was.
 set -euo pipefail
 SEED=${SEED:-0}
 export VTCLI_HOME=${VTCLI_HOME:-artifacts}
+case ${FROM:-} in
+    "") shipped=() ;;
+    scratch) shipped=(shipped=false) ;;
+    *) echo "FROM=$FROM: expected scratch, or nothing for the base model that comes with vtcli" >&2; exit 2 ;;
+esac
 common=(+recipe=toolsrl scale=tiny "seed=$SEED")
 
 made() { tail -n 1 | cut -f 1; } # a stage prints what it made: NAME:vN, a tab, its folder
 
-policy=$(vtcli rl "${common[@]}" | made) # makes the data and the base model that it reads
+policy=$(vtcli rl "${common[@]}" "${shipped[@]}" | made) # makes the data and the base model that it reads
 
 # read_by KIND: the artifact of that kind that the policy was made from
 read_by() {
