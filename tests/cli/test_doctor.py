@@ -112,6 +112,18 @@ def test_training_and_transformers_need_no_vllm(nvidia_smi: Path, monkeypatch: p
             stages.require_machine(Job("rl", {"scale": "gpu", "engine": {"name": engine}}, {}))
 
 
+def test_an_evaluation_and_a_server_need_the_gpus_of_one_engine(nvidia_smi: Path) -> None:
+    nvidia_smi.write_text("NVIDIA H100, 81559\n")
+    engine = {"name": "hf", "tensor_parallel": 1}
+    for stage in ("eval", "serve"):
+        stages.require_machine(Job(stage, {"scale": "node", "engine": engine}, {}))
+        with pytest.raises(EngineError, match=r"1 CUDA device\(s\) found; it needs 2 CUDA devices of 75 GiB"):
+            stages.require_machine(Job(stage, {"scale": "node", "engine": {**engine, "tensor_parallel": 2}}, {}))
+    for stage in ("sft", "rl"):
+        with pytest.raises(EngineError, match=r"1 CUDA device\(s\) found; it needs 8 CUDA devices of 75 GiB"):
+            stages.require_machine(Job(stage, {"scale": "node", "engine": engine}, {}))
+
+
 def test_looking_for_a_package_does_not_import_it() -> None:
     assert machine.installed("torch")
     assert not machine.installed("nowhere.at.all")

@@ -9,7 +9,7 @@ import pytest
 
 from vtcli.cli import pipeline, stages, steps
 from vtcli.config import compose
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
 from vtcli.store.artifacts import ArtifactStore
 
 
@@ -213,6 +213,26 @@ def test_a_mistake_ends_the_command_before_anything_is_made(monkeypatch: pytest.
         stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "sft.epochs=0"])
     with pytest.raises(ConfigError, match="group_size"):
         stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "rl.group_size=1"])
+    assert children.ran == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "word", "said"),
+    [
+        ("rl", "rl.data=nothing:v1", r"nothing:v1"),
+        ("rl", "rl.model=nothing@latest", r"nothing@latest"),
+        ("rl", "rl.data=base:v1", r"base:v1.*model.*dataset"),
+        ("eval", "eval.model=data:v1", r"data:v1.*dataset.*model"),
+    ],
+)
+def test_a_named_input_is_looked_for_before_others_are_made(
+    stage: str, word: str, said: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = Children(monkeypatch)
+    keep(home, "data", "codev", kind="dataset", stage="synth", config={"scale": "tiny"})
+    keep(home, "base", "tiny_codev", kind="model", stage="sft", config={"scale": "tiny"})
+    with pytest.raises(InputError, match=said):
+        stages.run_stage(stage, ["+recipe=toolsrl", "scale=tiny", "shipped=false", word])
     assert children.ran == []
 
 

@@ -163,6 +163,37 @@ def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
         assert ("sft.epochs=1" in step.words) == (name == "base-s0"), name
 
 
+def test_what_rl_validates_on_does_not_narrow_the_evaluations(tmp_path: Path) -> None:
+    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
+    asked = Reproduction(
+        "codev",
+        "tiny",
+        benchmarks=tmp_path,
+        overrides=(
+            "benchmark=[hrbench_4k]",
+            "rl.validate.every=20",
+            "rl.validate.split=null",
+            "rl.validate.prompts=null",
+        ),
+    )
+    found = told(asked)
+    assert {"benchmark=[hrbench_4k]", f"rl.validate.benchmarks_in={tmp_path}"} <= set(found["policy-s0"].words)
+    for name in ("before-s0", "report-s0"):
+        assert [word for word in found[name].words if word.startswith("benchmark=")] == ["benchmark=[vstar]"]
+        assert not any(word.startswith("rl.validate.benchmarks_in=") for word in found[name].words)
+
+
+def test_a_word_about_a_benchmark_without_a_copy_goes_nowhere(tmp_path: Path) -> None:
+    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
+    absent, there = "+benchmark.hrbench_4k.judged=true", "+benchmark.vstar.judged=true"
+    found = told(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=(absent, there)))
+    assert {name for name, step in found.items() if there in step.words} == {"before-s0", "report-s0"}
+    assert not any(absent in step.words for step in found.values())
+    wrong = ("+benchmark.hrbench_5k.judged=true",)
+    with pytest.raises(ConfigError, match=r"benchmark.hrbench_5k.judged=true"):
+        checks.require_right(steps(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=wrong)))
+
+
 def test_an_override_lets_a_judge_score_a_benchmark_of_rules_too(tmp_path: Path) -> None:
     tsv(tmp_path / "VStarBench.tsv", vstar_rows())
     word = "+benchmark.vstar.judged=true"

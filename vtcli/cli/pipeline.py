@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any, cast
 from vtcli.cli.newest import Criteria, at, newest, unfiltered
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
+from vtcli.runs.sources import source_model
 from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
 
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
@@ -165,6 +167,19 @@ def leaves_out(plan: compose.CommandPlan) -> dict[str, Product]:
     """Inputs of the stage, by key of its section, that the command itself does not name."""
     given = {_key(override) for override in plan.overrides}
     return {key: read for key, read in READS.get(plan.stage, {}).items() if f"{plan.stage}.{key}" not in given}
+
+
+def require_named(request: CommandRequest) -> None:
+    """Raises ``InputError`` for an artifact that the command names and that is not there, or is of another kind."""
+    stage, store = request.plan.stage, ArtifactStore(Path(str(request.values["home"])))
+    for key, product in READS[stage].items():
+        named = str(at(request.values, f"{stage}.{key}"))
+        if key in request.unnamed or not re.search(r":v\d+|@latest", named):
+            continue
+        if product.kind == "model":
+            source_model(store, named, verify=False)
+        else:
+            store.resolve(named, product.kind, verify=False)
 
 
 def resolve(request: CommandRequest) -> Inputs:

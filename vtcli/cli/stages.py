@@ -110,6 +110,7 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
     request = pipeline.CommandRequest.of(plan, argv, job.values)
     if request is None or not request.unnamed:
         return plan
+    pipeline.require_named(request)
     inputs = pipeline.resolve(request)
     _check(compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, {})]))
     for step in inputs.steps:
@@ -194,7 +195,9 @@ def require_machine(job: Job) -> None:
         named = str((job.values.get("engine") or {}).get("name"))
         generates = job.stage != "sft" and named.startswith("vllm")
         unused = () if generates else ("vllm",)
-        machine.require(str(job.values["scale"]), _model_of(job), compose.scales(), unused=unused)
+        one = (job.values.get("engine") or {}).get("tensor_parallel", 1)
+        gpus = None if job.stage in IN_RANKS else int(one)  # an evaluation and a server are one process
+        machine.require(str(job.values["scale"]), _model_of(job), compose.scales(), unused=unused, gpus=gpus)
 
 
 def _first_rank() -> bool:

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vtcli.errors import ConfigError, EngineError
@@ -99,13 +99,17 @@ def choose_scale() -> tuple[str, str]:
     return chosen, f"scale=auto: {len(devices)} × {names} found, so scale={chosen}"
 
 
-def require(scale: str, model: str | None, scales: Mapping[str, Needs], *, unused: Collection[str] = ()) -> None:
+def require(
+    scale: str, model: str | None, scales: Mapping[str, Needs], *, unused: Collection[str] = (), gpus: int | None = None
+) -> None:
     """Refuse a scale that this machine cannot run, before anything is loaded. ``unused``: packages that a scale names
-    and this run does without.
+    and this run does without; ``gpus``: the most that it uses, None for all that the scale names.
 
     Raises:
         EngineError: lists everything that is missing and names the largest scale that would run here.
     """
+    if gpus is not None:
+        scales = {name: replace(needs, gpus=min(gpus, needs.gpus)) for name, needs in scales.items()}
     needs = scales.get(scale)
     if needs is None:
         raise ConfigError(f"scale={scale}: expected one of {', '.join(scales)}.")

@@ -204,7 +204,10 @@ class DryRun:
             return
         model = self._given("rl.model") or self._given("sft.model")
         words = [word for word in self._step("rl").words if not word.startswith(("rl.model=", "rl.data=", "name="))]
-        plan = cost.run([*words, *([f"plan.model={model}"] if model else []), f"cluster={self.cluster or here()}"])
+        words += [f"plan.model={model}"] if model else []
+        if machine.gpus() and not self.jobs and self.cluster is None:  # rl itself refuses by it
+            words.append(f"plan.host_gib={machine.memory_gib():.1f}")
+        plan = cost.run([*words, f"cluster={self.cluster or here()}"])
         hours = plan.gpu_hours
         each = f"{plan.work.steps * plan.time.total / 3600:.1f} h on {plan.cluster}, {hours:,.0f} GPU-hours a seed"
         if not plan.memory.fits:

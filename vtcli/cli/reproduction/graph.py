@@ -95,9 +95,16 @@ class Reproduction:
             return recipe == self.recipe
         if key.startswith("synth.demos"):
             return name == "demos"
-        if key == "benchmark" and stage == "rl":
-            return any(other.startswith("rl.validate.every=") for other in self.overrides)
+        if key == "benchmark" and (stage == "rl" or self.benchmarks):  # evaluations ask all that have a copy
+            return stage == "rl" and self.validates
+        if self.lacks(word):
+            return False
         return stage in KNOWN_BY.get(key.partition(".")[0], (stage,))
+
+    @property
+    def validates(self) -> bool:
+        """True where rl is told to validate."""
+        return any(word.startswith("rl.validate.every=") for word in self.overrides)
 
     @property
     def given(self) -> bool:
@@ -114,6 +121,14 @@ class Reproduction:
             if any(MODELS.get(self.recipe, "") in row.model for row in rows):
                 found[path.stem] = of_file
         return found
+
+    def lacks(self, word: str) -> bool:
+        """True for an override about a benchmark of the paper whose copy is not in the folder: it is not asked."""
+        section, _, name = word.lstrip("+~").partition("=")[0].partition(".")
+        if section != "benchmark" or not name or self.benchmarks is None:
+            return False
+        there = self.copies()[0]
+        return any(name.partition(".")[0] in of for choice, of in self.printed.items() if choice not in there)
 
     def copies(self) -> tuple[list[str], list[str]]:
         """Choices of ``benchmark=`` whose files are all in the folder, and a line for what the others lack.
@@ -222,11 +237,12 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
         if taught or not before:
             reads = {**held, "eval.model": model}
             before = add(f"before-s{seed}", "eval", asked.recipe, seed, (*questions, "eval.label=before"), reads)
-        policy = add(f"policy-s{seed}", "rl", asked.recipe, seed, (), {"rl.data": clean, "rl.model": model})
+        copies = (f"rl.validate.benchmarks_in={asked.benchmarks}",) if asked.benchmarks and asked.validates else ()
+        policy = add(f"policy-s{seed}", "rl", asked.recipe, seed, copies, {"rl.data": clean, "rl.model": model})
         reads = {**held, "eval.model": policy, "eval.baseline": before}
         add(f"report-s{seed}", "eval", asked.recipe, seed, (*questions, "eval.label=after"), reads)
     taken = {word for step in found for word in step.words}
-    if unknown := [word for word in asked.overrides if word not in taken]:
+    if unknown := [word for word in asked.overrides if word not in taken and not asked.lacks(word)]:
         stages = ", ".join(sorted({step.stage for step in found}))
         raise ConfigError(f"{' '.join(unknown)}: none of the commands takes it; they are of the stages {stages}")
     if asked.variant and asked.given and only_makes_data(next(s for s in found if s.stage == "rl").argv({})):
