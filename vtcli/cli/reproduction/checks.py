@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from vtcli.cli.pipeline import TINY
 from vtcli.cli.pipeline import cost as size
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, home
+from vtcli.cli.reproduction.runs import options_of
 from vtcli.cli.stages import ON_ACCELERATOR, stage_parts
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
@@ -191,9 +193,17 @@ class DryRun:
         if self.jobs:
             found = shutil.which("sbatch")
             yield CheckResult("machine", bool(found), found or "there is no sbatch here: submit from where jobs are")
+            if self.asked.scale != TINY and (silent := self._without_options()):
+                said = f"{', '.join(silent)} not set: these jobs ask for no GPU themselves. For one: {silent[-1]}="
+                yield CheckResult("machine", None, f"{said}--gpus-per-node=…")
         elif any(step.stage in ON_ACCELERATOR for step in self.steps):
             machine.require(self.asked.scale, self.asked.model, compose.scales())
             yield CheckResult("machine", True, f"scale={self.asked.scale} runs here")
+
+    def _without_options(self) -> list[str]:
+        """Variables with options of sbatch that are not set, of the stages that compute on GPUs."""
+        stages = dict.fromkeys(step.stage for step in self.steps if step.stage in ("filter", *ON_ACCELERATOR))
+        return [name for name in map(options_of, stages) if not os.environ.get(name)]
 
     def _bill(self) -> Iterator[CheckResult]:
         values, runs = self._values("rl"), len(self.asked.seeds)
@@ -257,6 +267,8 @@ def here() -> str:
 def _hub(model: str) -> CheckResult:
     from huggingface_hub import constants, snapshot_download
 
+    if model.startswith(("/", "./", "../", "~")):
+        return CheckResult("model", False, f"{model}: there is no such folder")
     with suppress(Exception):  # its classes of errors are many, and each means that it is not there
         return CheckResult("model", True, f"{model}, in {snapshot_download(model, local_files_only=True)}")
     if constants.HF_HUB_OFFLINE:

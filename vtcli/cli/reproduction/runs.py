@@ -40,12 +40,21 @@ def here(steps: Sequence[PaperCommand]) -> dict[str, str]:
     return made
 
 
+def options_of(stage: str) -> str:
+    """The variable with options of sbatch for a stage.
+
+    >>> options_of("rl")
+    'RL_SBATCH'
+    """
+    return f"{stage.upper()}_SBATCH"
+
+
 def as_jobs(steps: Sequence[PaperCommand]) -> list[str]:
     """Submits the commands to Slurm, each after the jobs whose artifacts it reads. ``SYNTH_SBATCH``, ``RL_SBATCH`` and
     their like are options of sbatch for a stage. Returns the numbers of the jobs; none stays if one is refused."""
     if shutil.which("sbatch") is None:
         raise ConfigError("SLURM=1: there is no sbatch here. Run this where jobs are submitted")
-    variables = {step.stage: f"{step.stage.upper()}_SBATCH" for step in steps}
+    variables = {step.stage: options_of(step.stage) for step in steps}
     options = {stage: split(name, os.environ.get(name, "")) for stage, name in variables.items()}
     jobs: dict[str, str] = {}
     numbers: list[str] = []
