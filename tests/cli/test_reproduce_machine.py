@@ -1,11 +1,13 @@
-"""What a dry run of a reproduction says of the machine: its memory, jobs without GPUs, a folder that is not there."""
+"""What a dry run of a reproduction says of the machine: its memory, jobs without GPUs, what comes beside rl."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from benchmark_copies import tsv, vstar_rows
 
+from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import DryRun
 from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.config import machine
@@ -25,6 +27,20 @@ def test_the_bill_refuses_what_rl_refuses_for_the_memory_of_this_machine(monkeyp
     assert any("GPU-hours a seed" in found.said for found in dry("node", jobs=True)._bill())  # it runs elsewhere
     monkeypatch.setattr(machine, "memory_gib", lambda: 2000.0)
     assert any("GPU-hours a seed" in found.said for found in dry("node")._bill())
+
+
+def test_the_bill_counts_the_questions_of_benchmarks_and_their_answers(tmp_path: Path) -> None:
+    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
+
+    def told(recipe: str, *overrides: str) -> str:
+        asked = Reproduction(
+            recipe, "node", model="Qwen/Qwen2.5-VL-7B-Instruct", benchmarks=tmp_path, overrides=overrides
+        )
+        return list(beside_rl(asked, steps(asked), None))[-1]
+
+    assert told("codev") == "eval: 2 × 191 rollouts"  # conf/benchmark/vstar.yaml: 191 rows
+    assert told("pyvision_image") == "eval: 2 × 6,112 rollouts"  # the paper's 32 answers of each
+    assert told("codev", "eval.max_samples=50") == "eval: 2 × 50 rollouts"
 
 
 def test_jobs_that_ask_for_no_gpu_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

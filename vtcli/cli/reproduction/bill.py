@@ -12,7 +12,7 @@ from vtcli.plan.estimate import Plan
 
 def beside_rl(asked: Reproduction, steps: Sequence[PaperCommand], plan: Plan | None) -> Iterator[str]:
     """A line for each of filter, sft and eval. With a plan of rl it has GPU-hours: a rollout, and a row of sft, is
-    taken to cost what it costs there. Rows of imported data, demonstrations and benchmarks are not known before."""
+    taken to cost what it costs there. Rows of imported data and of demonstrations are not known before."""
     values = {step.stage: compose.load(step.stage, step.argv({})).values for step in reversed(steps)}
     count = {stage: sum(step.stage == stage for step in steps) for stage in values}
     rows = None if asked.given else values["synth"]["data"]["tasks"]
@@ -27,13 +27,27 @@ def beside_rl(asked: Reproduction, steps: Sequence[PaperCommand], plan: Plan | N
         yield f"sft: {count['sft']} × {epochs:g} epochs over {told}{cost}"
     section = values["eval"]["eval"]
     each = int(section["samples_per_question"])
-    test = None if asked.benchmarks else _rows(rows, "test", section["forms"])
     runs = f"eval: {count['eval']} × "
-    if test:
+    if asked.benchmarks:
+        test = _of_benchmarks(values["eval"], each)
+    elif test := _rows(rows, "test", section["forms"]):
         test = min(test, section["max_samples"] or test) * each
+    if test:
         yield f"{runs}{test:,} rollouts{_hours(plan, count['eval'] * test, rollout_s)}"
     else:
         yield f"{runs}{each} rollouts of each question, more where a benchmark says so"
+
+
+def _of_benchmarks(values: Mapping[str, Any], each: int) -> int | None:
+    """Rollouts of an evaluation on benchmarks; None where the rows of one are not known."""
+    total, drawn = 0, values["eval"]["generation"] or {}
+    for name, one in values["benchmark"].items():
+        own = {**(one.get("generation") or {}), **(drawn.get(name) or {})}
+        if one["rows"] is None:
+            return None
+        asked = min(one["rows"], values["eval"]["max_samples"] or one["rows"])
+        total += asked * int(own.get("samples_per_question") or each)
+    return total
 
 
 def tries(values: Mapping[str, Any]) -> int:
