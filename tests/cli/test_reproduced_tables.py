@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from vtcli.cli.reproduction import tables
-from vtcli.cli.reproduction.graph import Reproduction
+from vtcli.cli.reproduction import runs, tables
+from vtcli.cli.reproduction.graph import Reproduction, steps
+from vtcli.config import compose
 from vtcli.errors import InputError
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.removal import remove
@@ -64,3 +65,19 @@ def test_the_table_says_how_a_printed_number_was_scored(tmp_path: Path) -> None:
         made = {"toolsrl-tiny-report-s0": draft.commit().ref}
     text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
     assert "| P, macro (exact) | Base 28.4, ToolsRL 46.5 (by Qwen2.5-VL-72B as a judge) |" in text
+
+
+@pytest.mark.parametrize(("recipe", "word"), [("pyvision_image", "rl.group_size=4"), ("toolsrl", "variant=mixed")])
+def test_what_the_same_words_made_is_not_called_different(tmp_path: Path, recipe: str, word: str) -> None:
+    """A recipe's data at a scale, and the full name of a variant, are written into artifacts and not into commands."""
+    asked = steps(Reproduction(recipe, "tiny", name="x", overrides=(word, f"home={tmp_path}")))
+    store = ArtifactStore(tmp_path)
+    for step in asked:
+        overrides = compose.plan(step.stage, step.argv({})).overrides
+        with store.draft(step.makes, "report", seed=0, stage=step.stage, overrides=overrides) as draft:
+            (draft.path / "content").write_text(step.makes)
+            draft.commit()
+    assert list(runs.differing(asked, tmp_path)) == []
+    other = steps(Reproduction(recipe, "tiny", name="x", overrides=("rl.group_size=2", f"home={tmp_path}")))
+    made = [line for line in runs.differing(other, tmp_path) if "policy" in line]
+    assert len(made) == 1 and made[0].endswith("in place of rl.group_size=2")

@@ -12,7 +12,7 @@ from vtcli.cli.console import say
 from vtcli.cli.reproduction.graph import PaperCommand
 from vtcli.cli.stages import IN_RANKS
 from vtcli.cli.steps import run
-from vtcli.config import machine
+from vtcli.config import compose, machine
 from vtcli.config.commandline import split
 from vtcli.errors import ConfigError
 from vtcli.store.artifacts import ArtifactStore
@@ -90,10 +90,11 @@ def differing(steps: Sequence[PaperCommand], home: Path) -> Iterator[str]:
     store = ArtifactStore(home)
     for step in steps:
         aside = ("stage", "home", "tracker", *step.reads)
+        words = compose.plan(step.stage, step.words).overrides  # with the data that the recipe has at this scale
         for artifact in store.newest(step.makes):
-            made, asked = (_deciding(words, aside) for words in (artifact.manifest.overrides, step.words))
+            made, asked = (_deciding(each, aside) for each in (artifact.manifest.overrides, words))
             if made and made != asked:
-                more, less = (" ".join(sorted(words)) or "nothing" for words in (made - asked, asked - made))
+                more, less = (" ".join(sorted(each)) or "nothing" for each in (made - asked, asked - made))
                 yield f"{artifact.ref} was made with {more} in place of {less}"
 
 
