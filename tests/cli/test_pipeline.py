@@ -236,6 +236,14 @@ def test_a_named_input_is_looked_for_before_others_are_made(
     assert children.ran == []
 
 
+def test_a_model_of_an_endpoint_is_not_looked_for() -> None:
+    argv = ["+recipe=toolsrl", "scale=tiny", "eval.policy=endpoint", "eval.endpoint.url=http://h/v1", "eval.model=m:v1"]
+    plan = compose.plan("eval", argv)
+    request = pipeline.CommandRequest.of(plan, argv, next(compose.jobs(plan)).values)
+    assert request is not None
+    pipeline.require_named(request)
+
+
 @pytest.mark.parametrize("made", ["", "make_missing=false"])
 @pytest.mark.parametrize(
     ("stage", "word"),

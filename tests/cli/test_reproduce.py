@@ -19,7 +19,6 @@ from benchmark_copies import tsv, vstar_rows
 from PIL import Image
 from typer.testing import CliRunner
 
-from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.cli import cost
 from vtcli.cli.main import app
 from vtcli.cli.reproduction import checks, runs
@@ -27,8 +26,7 @@ from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
 from vtcli.config import compose
-from vtcli.config.binding import convert
-from vtcli.errors import ConfigError, InputError
+from vtcli.errors import ConfigError
 from vtcli.signals.measuring import SignalMeter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,18 +133,6 @@ def test_every_paper_prints_numbers_of_some_benchmark() -> None:
     assert not Reproduction("deepeyes", "tiny").printed
 
 
-def test_only_benchmarks_with_a_local_copy_are_asked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none of these is there(.|\n)*VStarBench.tsv"):
-        told(Reproduction("codev", "tiny", benchmarks=tmp_path))
-    with pytest.raises(ConfigError, match=r"no paper prints numbers of \+recipe=deepeyes"):
-        told(Reproduction("deepeyes", "tiny", benchmarks=tmp_path))
-    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
-    asked = Reproduction("codev", "tiny", benchmarks=tmp_path)
-    assert "benchmark=[vstar]" in told(asked)["report-s0"].words
-    lacking = asked.copies()[1]
-    assert len(lacking) == len(asked.printed) - 1 and any("HR-Bench" in line for line in lacking)
-
-
 def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
     asked = Reproduction(
         "codev",
@@ -161,46 +147,6 @@ def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
         assert "tracker=none" in step.words
         assert ("rl.group_size=2" in step.words) == (step.stage in ("filter", "rl", "eval")), name
         assert ("sft.epochs=1" in step.words) == (name == "base-s0"), name
-
-
-def test_what_rl_validates_on_does_not_narrow_the_evaluations(tmp_path: Path) -> None:
-    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
-    asked = Reproduction(
-        "codev",
-        "tiny",
-        benchmarks=tmp_path,
-        overrides=(
-            "benchmark=[hrbench_4k]",
-            "rl.validate.every=20",
-            "rl.validate.split=null",
-            "rl.validate.prompts=null",
-        ),
-    )
-    found = told(asked)
-    assert {"benchmark=[hrbench_4k]", f"rl.validate.benchmarks_in={tmp_path}"} <= set(found["policy-s0"].words)
-    for name in ("before-s0", "report-s0"):
-        assert [word for word in found[name].words if word.startswith("benchmark=")] == ["benchmark=[vstar]"]
-        assert not any(word.startswith("rl.validate.benchmarks_in=") for word in found[name].words)
-
-
-def test_a_word_about_a_benchmark_without_a_copy_goes_nowhere(tmp_path: Path) -> None:
-    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
-    absent, there = "+benchmark.hrbench_4k.judged=true", "+benchmark.vstar.judged=true"
-    found = told(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=(absent, there)))
-    assert {name for name, step in found.items() if there in step.words} == {"before-s0", "report-s0"}
-    assert not any(absent in step.words for step in found.values())
-    wrong = ("+benchmark.hrbench_5k.judged=true",)
-    with pytest.raises(ConfigError, match=r"benchmark.hrbench_5k.judged=true"):
-        checks.require_right(steps(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=wrong)))
-
-
-def test_an_override_lets_a_judge_score_a_benchmark_of_rules_too(tmp_path: Path) -> None:
-    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
-    word = "+benchmark.vstar.judged=true"
-    found = told(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=(word,)))
-    assert {name for name, step in found.items() if word in step.words} == {"before-s0", "report-s0"}
-    values = compose.load("eval", found["report-s0"].argv({})).values["benchmark"]
-    assert convert(values, dict[str, Benchmark], "benchmark")["vstar"].rule == "judge"
 
 
 @pytest.mark.parametrize(

@@ -128,15 +128,19 @@ class CommandRequest:
         stage, found = self.plan.stage, dict[str, Product]()
         if stage == "rl" and not self.trains:
             return found
-        asks = stage == "eval" and at(self.values, "eval.policy") == "endpoint"  # its model is a name of the server's
         for key, product in leaves_out(self.plan).items():
-            if key == "model" and asks:
+            if key == "model" and self.asks_endpoint:
                 continue
             value = at(self.values, f"{stage}.{key}")
             given = value not in (None, compose.MISSING, f"{product.name}@latest")
             if not given and not (key == "data" and stage == "eval" and self.values.get("benchmark")):
                 found[key] = BASE if product is POLICY and not self.trains else product
         return found
+
+    @property
+    def asks_endpoint(self) -> bool:
+        """True where the model is a name of a server's."""
+        return self.plan.stage == "eval" and at(self.values, "eval.policy") == "endpoint"
 
     @property
     def trains(self) -> bool:
@@ -169,12 +173,17 @@ def leaves_out(plan: compose.CommandPlan) -> dict[str, Product]:
     return {key: read for key, read in READS.get(plan.stage, {}).items() if f"{plan.stage}.{key}" not in given}
 
 
+def is_artifact(reference: str) -> bool:
+    """True for ``NAME:vN``, ``NAME@latest`` and an artifact's folder."""
+    return bool(re.search(r":v\d+|@latest", reference)) or (Path(reference) / "manifest.json").is_file()
+
+
 def require_named(request: CommandRequest) -> None:
     """Raises ``InputError`` for an artifact that the command names and that is not there, or is of another kind."""
     stage, store = request.plan.stage, ArtifactStore(Path(str(request.values["home"])))
     for key, product in READS[stage].items():
         named = str(at(request.values, f"{stage}.{key}"))
-        if key in request.unnamed or not re.search(r":v\d+|@latest", named):
+        if key in request.unnamed or (key == "model" and request.asks_endpoint) or not is_artifact(named):
             continue
         if product.kind == "model":
             source_model(store, named, verify=False)

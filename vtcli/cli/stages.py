@@ -85,9 +85,9 @@ def run_stage(stage: str, argv: list[str]) -> None:
     if plan.note and _first_rank():
         say(plan.note)
     if not plan.only_prints:
+        pipeline.require_effect(plan, argv)
         plan = _with_inputs(plan, argv)
         _check(plan)
-        pipeline.require_effect(plan, argv)
     for line in compose.run(plan, work):
         typer.echo(line)
 
@@ -195,7 +195,7 @@ def require_machine(job: Job) -> None:
         named = str((job.values.get("engine") or {}).get("name"))
         generates = job.stage != "sft" and named.startswith("vllm")
         unused = () if generates else ("vllm",)
-        one = (job.values.get("engine") or {}).get("tensor_parallel", 1)
+        one = (job.values.get("engine") or {}).get("tensor_parallel") or 1
         gpus = None if job.stage in IN_RANKS else int(one)  # an evaluation and a server are one process
         machine.require(str(job.values["scale"]), _model_of(job), compose.scales(), unused=unused, gpus=gpus)
 

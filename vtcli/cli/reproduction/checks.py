@@ -194,7 +194,7 @@ class DryRun:
             found = shutil.which("sbatch")
             yield CheckResult("machine", bool(found), found or "there is no sbatch here: submit from where jobs are")
             if self.asked.scale != TINY and (silent := self._without_options()):
-                said = f"{', '.join(silent)} not set: these jobs ask for no GPU themselves. For one: {silent[-1]}="
+                said = f"{', '.join(silent)} not set: these jobs ask for no GPU themselves. Example: {silent[-1]}="
                 yield CheckResult("machine", None, f"{said}--gpus-per-node=…")
         elif any(step.stage in ON_ACCELERATOR for step in self.steps):
             machine.require(self.asked.scale, self.asked.model, compose.scales())

@@ -5,7 +5,7 @@ Data and filtering are done once. The seeds repeat what is trained: sft where th
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import yaml
 
 from vtcli.benchmarks import files
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.cli.pipeline import TINY, at, command, filled, only_makes_data, require_taught, taught_by
+from vtcli.cli.pipeline import TINY, at, command, filled, is_artifact, only_makes_data, require_taught, taught_by
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
@@ -95,7 +95,7 @@ class Reproduction:
             return recipe == self.recipe
         if key.startswith("synth.demos"):
             return name == "demos"
-        if key == "benchmark" and (stage == "rl" or self.benchmarks):  # evaluations ask all that have a copy
+        if key == "benchmark" and (stage == "rl" or (self.validates and self.benchmarks)):  # evaluations ask all copies
             return stage == "rl" and self.validates
         if self.lacks(word):
             return False
@@ -181,6 +181,7 @@ class PaperCommand:
         return command(self.stage, argv=self.argv(made))
 
 
+@functools.cache
 def shipped() -> dict[str, Benchmark]:
     """Every benchmark of ``conf/benchmark``."""
     names = ",".join(compose.options("benchmark"))
@@ -192,11 +193,6 @@ def home(commands: Sequence[PaperCommand]) -> Path:
     """The folder of the artifacts that the commands make."""
     rl = next(command for command in commands if command.stage == "rl")
     return Path(str(compose.load("rl", rl.argv({})).values["home"]))
-
-
-def is_artifact(reference: str) -> bool:
-    """True for ``NAME:vN``, ``NAME@latest`` and an artifact's folder."""
-    return bool(re.search(r":v\d+|@latest", reference)) or (Path(reference) / "manifest.json").is_file()
 
 
 def steps(asked: Reproduction) -> list[PaperCommand]:
