@@ -237,13 +237,15 @@ class Syntax:
 
     ``stop``: strings at which a policy turn ends. ``read``: reader of a turn's text (None: ``Chat.decode``). ``reply``:
     role of an observation, a tool's answer or a plain turn of the user. ``cut``: reason of the end when the limit of
-    one turn cut a turn off. The limit of the whole trajectory is always ``Stop.MAX_TOKENS``.
+    one turn cut a turn off. The limit of the whole trajectory is always ``Stop.MAX_TOKENS``. ``files``: names under
+    which code finds the question's images.
     """
 
     stop: tuple[str, ...] = ()
     read: Callable[[str], DecodedTurn] | None = None
     reply: Literal["tool", "user"] = "tool"
     cut: Stop = Stop.MAX_TOKENS
+    files: tuple[str, ...] = ()
 
 
 @runtime_checkable

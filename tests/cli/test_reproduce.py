@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -16,7 +15,6 @@ from pathlib import Path
 import judge_server
 import pytest
 from benchmark_copies import tsv, vstar_rows
-from PIL import Image
 from typer.testing import CliRunner
 
 from vtcli.cli import cost
@@ -235,18 +233,6 @@ def test_a_dry_run_tries_the_model_the_data_the_judge_and_the_benchmarks(
     assert found["benchmarks"].said.startswith("vstar ")
 
 
-def own_rows(folder: Path, *images: str) -> Path:
-    """A data configuration ``photos`` with a row for each image; returns its folder."""
-    Image.new("RGB", (64, 64)).save(folder / "there.png")
-    rows = [{"question": "Which?", "answer": str(number), "image": image} for number, image in enumerate(images)]
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    generate = {"_target_": "vtcli.data.importers.rows.generate", "path": str(folder / "rows.jsonl"), "name": "photos"}
-    data = {"tasks": {"photos": {"train": None, "forms": ["answer"], "generate": generate}}}
-    (folder / "my" / "data").mkdir(parents=True)
-    (folder / "my" / "data" / "photos.yaml").write_text(json.dumps(data))
-    return folder / "my"
-
-
 def test_a_dry_run_tries_the_rubrics_of_signals_and_of_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = list[str]()
 
@@ -258,28 +244,6 @@ def test_a_dry_run_tries_the_rubrics_of_signals_and_of_metrics(tmp_path: Path, m
     (result,) = DryRun(asked, steps(asked), None, True)._judge()
     assert result.ok
     assert tried == ["codev_evidence", "codev_faithful", "deepeyes_answer"]
-
-
-def test_data_that_take_too_long_stop_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "DATA_TIMEOUT_S", 0.01)
-    asked = Reproduction("deepeyes", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png"))
-    (result,) = DryRun(asked, steps(asked), None, True)._data()
-    assert result.ok is False and "photos: its first rows are not there after 0 s; `vtcli synth" in result.said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("image", "ok"), [("there.png", True), ("gone.png", False)])
-def test_a_dry_run_reads_the_first_rows_of_a_data_configuration(tmp_path: Path, image: str, ok: bool) -> None:
-    asked = Reproduction("deepeyes", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png", image))
-    (result,) = DryRun(asked, steps(asked), None, True)._data()
-    assert result.ok is ok
-    assert f"of the first 2 rows {int(not ok)} are bad" in result.said
-
-
-def test_a_dry_run_refuses_data_without_the_form_that_is_trained_on(tmp_path: Path) -> None:
-    asked = Reproduction("toolsrl", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png"))
-    with pytest.raises(ConfigError, match="photos: rl trains on the form tool"):
-        list(DryRun(asked, steps(asked), None, True)._data())
 
 
 def test_a_dry_run_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> None:

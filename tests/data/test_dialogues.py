@@ -21,7 +21,8 @@ from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.rows import generate
 from vtcli.envs.card import EnvCard, EnvInputs, read_card
 from vtcli.envs.imitate import NO_RUNNER, imported_messages
-from vtcli.schema import Sample
+from vtcli.errors import ConfigError
+from vtcli.schema import ImageRef, Sample
 
 PNGS = [canvas.png(np.full((40, 60, 3), shade, np.uint8)) for shade in (10, 20)]
 URI = f"data:image/png;base64,{base64.b64encode(PNGS[0]).decode()}"
@@ -50,7 +51,8 @@ def card(name: str) -> EnvCard:
 
 def led(found: Dialogue, name: str) -> list[tuple[str, str]]:
     """The messages under an environment's syntax."""
-    sample = Sample("s", "own", "answer", "train", found.question or "", "", (), ())
+    shown = (ImageRef("a" * 64, "a" * 64, 60, 40, 60, 40),) * found.asked
+    sample = Sample("s", "own", "answer", "train", found.question or "", "", shown, ())
     job = compose.load("synth", ["scale=tiny"])
     from vtcli.envs.prompts import read_prompt
 
@@ -86,6 +88,54 @@ def test_thyme_observations_leave_the_assistants_text(tmp_path: Path) -> None:
     assert said[3][1].startswith("It says STOP.")
     question = generate(0, 0, "train", path=str(tmp_path / "sft.json"), name="own", preset="thyme_sft")
     assert (question.question, question.answer, len(question.pictures)) == ("What?", "STOP", 1)
+
+
+def thyme_row(opened: str) -> dict[str, Any]:
+    code = f"<think>Up.<code>\n```python\nimage = Image.open('{opened}')\n```\n</code>"
+    text = f"{code}\n<sandbox_output><image></sandbox_output>\nIt says STOP.</think>\n<answer>STOP</answer>"
+    question = '<image>\nWhat?\n### User Image Path:** "/m/x/7.jpg"\n### User Image Size:** "60x40"'
+    return {"image": ["0.png", "1.png"], "question": question, "response": text}
+
+
+@pytest.mark.parametrize("prompt", ["row", "card"])
+def test_code_of_others_opens_the_environments_file(prompt: str, tmp_path: Path) -> None:
+    """Thyme-SFT names its images by paths of its author's disk, in the question and in the code."""
+    said = led(dialogue(tmp_path, thyme_row("/m/x/7.jpg"), "thyme_sft", prompt=prompt), "thyme")
+    assert "Image.open('image_0.png')" in said[-3][1] and not any("/m/x" in text for _, text in said)
+    if prompt == "row":
+        assert 'User Image Path:** "image_0.png"' in said[-4][1]
+    with pytest.raises(RowProblem, match=r"its code opens '/m/y/9.jpg', and its question names '/m/x/7.jpg'"):
+        led(dialogue(tmp_path, thyme_row("/m/y/9.jpg"), "thyme_sft", prompt=prompt), "thyme")
+
+
+def test_a_mapping_names_its_image_by_one_group(tmp_path: Path) -> None:
+    for wrong in ("(", "Path: .*", "(a)(b)"):
+        with pytest.raises(ConfigError, match=r"mapping\.named: .* one \(group\), the path"):
+            dialogue(tmp_path, thyme_row("/m/x/7.jpg"), "thyme_sft", named=wrong)
+
+
+def test_pyvisions_prompt_is_not_doubled_and_its_clues_keep_their_numbers(tmp_path: Path) -> None:
+    """The first turn of its rows is the whole of figure 8. Observations are written as the environment writes them."""
+    old = (
+        "You are an agent.\n\nimage resolution:\nImage Width: 60; Image Height: 40\n\nuser question:\nAnswer the "
+        "following Problem with an image provided and put the answer in the format of \\boxed{answer}\n\n"
+        "What is it?\n\nRemember to place the final answer in the last part using the format:\n"
+        "<answer>\n\\boxed{x}\n</answer>"
+    )
+    seen = "<interpreter>\nText Result:\n1\nImage Result:\n<image_clue_1><image></image_clue_1></interpreter>"
+    talk = [
+        {"role": "user", "content": f"<image_clue_0><image></image_clue_0>\n\n{old}"},
+        {"role": "assistant", "content": CODE},
+        {"role": "user", "content": seen},
+        {"role": "assistant", "content": "<answer>\n\\boxed{a}\n</answer>"},
+    ]
+    row = {"conversations": talk, "images": ["0.png", "1.png"]}
+    found = dialogue(tmp_path, row, "pyvision_sft")
+    assert found.question == "What is it?"
+    said = led(found, "pyvision_image")
+    assert said[1] == ("user", "<image>What is it?") and said[3] == ("tool", seen)
+    question = generate(0, 0, "train", path=str(tmp_path / "sft.json"), name="own", preset="pyvision_sft")
+    assert (question.question, question.answer, len(question.pictures)) == ("What is it?", "a", 1)
 
 
 def test_the_environments_prompt_may_take_the_place_of_the_rows(tmp_path: Path) -> None:

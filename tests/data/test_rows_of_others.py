@@ -151,6 +151,23 @@ def test_null_takes_all_rows_and_what_is_left_is_told(tmp_path: Path) -> None:
         counted(own_task(path, train=4, test=None))
 
 
+def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Ids are made of it: the second row of that id was found when everything was written."""
+    task = own_task(parquet(tmp_path, rows(2))).tasks["own"]
+    with pytest.raises(ConfigError, match=r"data\.tasks\.b\.generate\.name=own is also the name of data\.tasks\.a"):
+        Data({"a": task, "b": task})
+    with pytest.raises(ConfigError, match="is also the name"):
+        Data({"own": Task(functools.partial(zoom.generate, size=zoom.ZoomSize())), "b": task})
+
+
+def test_a_row_without_supervision_is_bad_in_that_form_alone(tmp_path: Path) -> None:
+    path = parquet(tmp_path, rows(1, boxes=[]))
+    assert generate(0, 0, "train", path=path, name="seal").answer == "0"
+    with pytest.raises(RowProblem, match=r"neither boxes .* out of that form alone with synth\.bad_rows=skip") as told:
+        generate(0, 0, "train", path=path, name="seal", form="tool")
+    assert told.value.reason == "no tool-supervised form"
+
+
 def test_a_generator_without_an_end_has_no_all() -> None:
     with pytest.raises(ConfigError, match=r"data\.tasks\.zoom\.train: null means all rows"):
         counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.ZoomSize()), train=None)}))

@@ -223,6 +223,21 @@ def test_poor_reasoning(right, required, done, paper, code_answer):
     assert (code.parts["poor_reasoning"], code.parts["answer"]) == (0.0, pytest.approx(code_answer))
 
 
+def test_rows_that_do_not_say_what_they_need_are_named():
+    given = signals(1, [], [])
+    with pytest.raises(ConfigError, match=r"the truth of the sample does not say; give truth\.required"):
+        strategic([Signals(given.values | {"required": None})])
+
+
+def test_a_crop_without_a_proof_is_as_no_crop():
+    """Its box is not known: it costs nothing and earns nothing."""
+    unproven = signals(1, ["crop"], [("crop", 0.05)])
+    (operation,) = unproven.values["operations"]
+    for verified in (None, False):
+        given = Signals(unproven.values | {"operations": [operation | {"verified": verified, "iou": None}]})
+        assert parts(given) == parts(signals(1, ["crop"], []))
+
+
 def test_the_code_gives_no_suggested_bonus_to_poor_reasoning():
     group = [signals(1, ["crop"], [("crop", 0.05)]), signals(1, ["crop"], [("crop", 0.5)]), signals(0, ["crop"], [])]
     found = strategic(group, weights=CodevisionWeights(), rules=CODE["rules"])

@@ -54,7 +54,8 @@ class CodeEnv:
         reading = self.protocol.reading
         writing = self.protocol.writing
         cut = Stop.CALL_FAILED if writing.on_error == "end" else Stop.MAX_TOKENS
-        return Syntax(reading.stop, partial(read, reading), writing.turn, cut)
+        files = tuple(names(self.protocol.place.file, len(self.sample.images)))
+        return Syntax(reading.stop, partial(read, reading), writing.turn, cut, files)
 
     async def reset(self) -> tuple[str, str]:
         return opening(self.sample, self.protocol, self.offered)

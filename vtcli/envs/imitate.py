@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from vtcli.data.importers import crops
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
 from vtcli.data.importers.problems import RowProblem
 from vtcli.families.calls import parse_answer, parse_calls
-from vtcli.protocols import Call, DecodedTurn, Env, HasSyntax
+from vtcli.protocols import Call, DecodedTurn, Env, HasSyntax, Syntax
 from vtcli.sandbox.types import Episode, Setup
 
 
@@ -23,12 +24,12 @@ NO_RUNNER = NoRunner()
 
 
 async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, str]]:
-    """The messages as the environment would have led them: an observation has the role of its answers. With
-    ``Dialogue.question`` its own prompt takes the place of the row's.
+    """The messages as the environment would have led them: an observation has the role of its answers, and code opens
+    the environment's file. With ``Dialogue.question`` its own prompt takes the place of the row's.
 
     Raises:
         RowProblem: a call that cannot be read or has no observation; an observation without a call; a crop that is not
-            the picture after it.
+            the picture after it; code that opens a file of its author's disk.
     """
     syntax = env.syntax if isinstance(env, HasSyntax) else None
     reply = syntax.reply if syntax else "tool"
@@ -58,7 +59,7 @@ async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, s
             _require_crop(dialogue, calls, shown, message["content"].count(IMAGE))
         calls = calls if role == "assistant" else ()
         shown += message["content"].count(IMAGE)
-        messages.append({"role": role, "content": message["content"]})
+        messages.append({"role": role, "content": _of_our_disk(dialogue, role, message["content"], syntax)})
     if called:
         raise RowProblem(
             place, "a call without an observation", f"{place}: its last turn is a call that nothing answers."
@@ -69,6 +70,24 @@ async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, s
         head = {"role": "user", "content": IMAGE * dialogue.asked + question}
         messages = [{"role": "system", "content": system}, head, *messages[begin + 1 :]]
     return messages
+
+
+_OPENED = re.compile(r"""(?:open|imread)\(\s*f?r?['"](/[^'"\n]+)['"]""")
+"""A file that code opens by its full path."""
+
+
+def _of_our_disk(dialogue: Dialogue, role: str, text: str, syntax: Syntax | None) -> str:
+    """A message in which the file of the environment stands for the path that the row names its image by."""
+    if dialogue.named is None or syntax is None or not syntax.files:
+        return text
+    text = text.replace(dialogue.named, syntax.files[0])
+    if role == "assistant" and (other := _OPENED.search(text)):
+        raise RowProblem(
+            dialogue.place,
+            "a path of its author's disk",
+            f"{dialogue.place}: its code opens {other.group(1)!r}, and its question names {dialogue.named!r}.",
+        )
+    return text
 
 
 def _require_crop(dialogue: Dialogue, calls: Sequence[Call], shown: int, pictures: int) -> None:

@@ -4,7 +4,8 @@ R = [acc + 0.1 fmt] + [must-use + exact + 0.2 suggested + emergent] - 0.5 [turn 
 
 Tools are operations that the sandbox saw the code do, not words in its text. A turn, a flip or a crop is paid where the
 host did it again (``verified`` true). Other operations cannot be done again: their claims count, as a policy that could
-forge one could as well do it. What costs counts without a proof, too.
+forge one could as well do it. Superfluous operations and calls cost without a proof, too. Poor reasoning costs where
+the crop is proven, as the box of another one is not known. Such a crop earns no more than none.
 
 What the paper leaves open (the bonuses' sizes, the negligible IoU) is the released code's (``agent_loop.py``); where
 they disagree, ``Rules`` has the paper's way as default and the code's by name.
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vtcli.errors import ConfigError
 from vtcli.rewards import broken, need, verdict
 from vtcli.schema import Signals, Verdict
 
@@ -102,7 +104,13 @@ def strategic(
 
 
 def play(signals: Signals) -> Play:
-    """The trajectory's operations and calls. Raises ``ConfigError`` for a signal that was not measured."""
+    """The trajectory's operations and calls. Raises ``ConfigError`` for a signal that was not measured, and where the
+    truth does not say which operations the answer needs."""
+    if "required" in signals.values and signals.values["required"] is None:
+        raise ConfigError(
+            "the reward codevision.strategic needs the signal 'required', the operations that an answer needs, and the "
+            "truth of the sample does not say; give truth.required in the data, [] where none is needed, or truth.boxes"
+        )
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     seen = [entry for entry in need(signals, "operations") if entry["verified"] is not False]
     proven = [entry for entry in seen if entry["verified"]]

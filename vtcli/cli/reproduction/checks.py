@@ -20,6 +20,7 @@ from vtcli.cli.pipeline import TINY
 from vtcli.cli.pipeline import cost as size
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, home
+from vtcli.cli.reproduction.rows import lack
 from vtcli.cli.reproduction.runs import options_of
 from vtcli.cli.stages import ON_ACCELERATOR, stage_parts
 from vtcli.config import compose, machine
@@ -123,11 +124,14 @@ class DryRun:
             except subprocess.TimeoutExpired:
                 said = f"{self.asked.data}: its first rows are not there after {DATA_TIMEOUT_S:.0f} s; "
                 return CheckResult("data", False, f"{said}`{step.line({})} --preview 3` shows how far they come")
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
         counts = re.search(r"(\d+) rows, (\d+) of them bad", last)
         if done.returncode or counts is None:
             return CheckResult("data", False, f"{self.asked.data}: {last}")
         rows, bad = map(int, counts.groups())
+        config: Any = compose.build(stage_parts("synth")[0], compose.load("synth", step.argv({})))
+        if not bad and (lacking := lack(config.data, self._values("rl"), held_out=self.asked.benchmarks is None)):
+            return CheckResult("data", False, f"{self.asked.data}: {lacking}")
         ok = None if bad and values["synth"]["bad_rows"] == "skip" else not bad
         why = f"; `{step.line({})} --preview 20` shows them" if bad else ""
         return CheckResult("data", ok, f"{self.asked.data}: of the first {rows} rows {bad} are bad{why}")
@@ -149,7 +153,13 @@ class DryRun:
     def _demos(self) -> Iterator[CheckResult]:
         if self.asked.demos:
             found = ArtifactStore(self.home).resolve(self.asked.demos, "demos", verify=False)
-            yield CheckResult("demonstrations", True, found.ref)
+            made, wanted = found.manifest.config, self._values("sft")
+            other = [key for key in ("env", "prompt") if key in made and made[key] != wanted[key]]
+            said = (
+                f"{found.ref} has another {' and '.join(other)} than rl: it is of +recipe={found.recipe} scale="
+                f"{made.get('scale')}. Make it by vtcli synth +recipe={self.asked.recipe} scale={self.asked.scale} …"
+            )
+            yield CheckResult("demonstrations", not other, said if other else found.ref)
         elif not any(step.stage == "sft" for step in self.steps):
             yield CheckResult("demonstrations", None, "none (DEMOS=): rl starts from the model as it is")
 
@@ -272,6 +282,6 @@ def _hub(model: str) -> CheckResult:
     with suppress(Exception):  # its classes of errors are many, and each means that it is not there
         return CheckResult("model", True, f"{model}, in {snapshot_download(model, local_files_only=True)}")
     if constants.HF_HUB_OFFLINE:
-        said = "is not in the hub's cache, and HF_HUB_OFFLINE is set"
+        said = "is not in the hub's cache, and HF_HUB_OFFLINE is set (make sets it; HF_HUB_OFFLINE=0 downloads)"
         return CheckResult("model", False, f"{model} {said}: `hf download {model}` with network, or MODEL=FOLDER")
     return CheckResult("model", None, f"{model} is downloaded by the first command that reads it")

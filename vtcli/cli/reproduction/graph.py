@@ -88,13 +88,15 @@ class Reproduction:
         return tuple(word.partition("=")[2] for word in self.overrides if word.startswith("variant="))
 
     def tells(self, name: str, stage: str, recipe: str, word: str) -> bool:
-        """True where the command of a stage takes an override. A variant is known to the paper's own recipe alone, and
-        benchmarks to an rl that validates."""
+        """True where the command of a stage takes an override. A variant is known to the paper's own recipe alone,
+        ``DATA`` to the import, and benchmarks to an rl that validates."""
         key = word.lstrip("+~").partition("=")[0]
         if key == "variant":
             return recipe == self.recipe
         if key.startswith("synth.demos"):
             return name == "demos"
+        if key.startswith("data.") and self.data:  # the other stages compose the recipe's own
+            return name == "data"
         if key == "benchmark" and (stage == "rl" or (self.validates and self.benchmarks)):  # evaluations ask all copies
             return stage == "rl" and self.validates
         if self.lacks(word):

@@ -39,6 +39,7 @@ class Dialogue:
     compared: bool = True  # whether crops must be the pictures that follow them
     encoded: tuple[EncodedImage, ...] = ()  # the images as they came, where they are held so
     unlearnt: tuple[int, ...] = ()  # indices of assistant messages that the row says not to imitate
+    named: str | None = None  # the path by which the question names its image to code
 
     @property
     def asked(self) -> int:
@@ -90,12 +91,13 @@ def read(
         chat = [*chat[:begin], *bare]
     messages, given = _matched(chat, every_image(row, mapping, place), place)
     pixels, encoded = row_images.held(given, keep, finder, place)
-    question = None
-    if mapping.prompt == "card":
-        question = texts.plain(next(m.text for m in chat if m.role == "user"), mapping.strip)
+    asked = next(m.text for m in chat if m.role == "user")
+    question = texts.plain(asked, mapping.strip) if mapping.prompt == "card" else None
+    said = re.search(mapping.named, asked) if mapping.named else None
     schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
     compared = mapping.crops == "equal"
-    return Dialogue(tuple(messages), pixels, tuple(schemas), place, question, compared, encoded, unlearnt)
+    named = said.group(1) if said else None
+    return Dialogue(tuple(messages), pixels, tuple(schemas), place, question, compared, encoded, unlearnt, named)
 
 
 def attached(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,11 +204,20 @@ def _calls(message: texts.Message) -> Iterator[str]:
         yield format_call(str(function["name"]), cast("dict[str, Json]", arguments))
 
 
+def _clue(marker: re.Match[str]) -> str:
+    return marker.group() if marker.group().startswith("<image_clue_") else IMAGE
+
+
 def _matched(
     chat: Sequence[texts.Message], columns: Sequence[Any], place: Place
 ) -> tuple[list[Mapping[str, str]], list[Any]]:
-    """The messages with plain markers, and an image for each: those that stand in a message, else the columns' next."""
-    turns = [replace(message, text=texts.MARKER.sub(IMAGE, message.text)) for message in chat]
+    """The messages with plain markers, and an image for each: those that stand in a message, else the columns' next.
+    After the question PyVision's clues keep their numbers, as its environment writes them."""
+    begin = next((number for number, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
+    turns = [
+        replace(turn, text=texts.MARKER.sub(IMAGE if number < begin else _clue, turn.text))
+        for number, turn in enumerate(chat)
+    ]
     if columns and not any(IMAGE in turn.text for turn in turns):  # TRL: all of them before the first question
         at = next(number for number, turn in enumerate(turns) if turn.role == "user")
         turns[at] = replace(turns[at], text=IMAGE * len(columns) + turns[at].text)

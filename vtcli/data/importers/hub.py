@@ -69,7 +69,10 @@ def open_set(path: str, split: str) -> HubRows:
         names = {"validation": ("validation", "val", "dev"), "test": ("test", "testmini")}.get(split, (split,))
         chosen = next((name for name in names if name in found), None)
         if chosen is None:
-            raise InputError(f"{path} has the splits {', '.join(map(str, found))}, and {split} is asked for.")
+            raise InputError(
+                f"{path} has the splits {', '.join(map(str, found))}, and {split} is asked for. "
+                "Give the Parquet files of the split that you mean as path."
+            )
         found = found[chosen]
     return StreamRows(path, found) if scheme == "stream" else TableRows(path, found)
 

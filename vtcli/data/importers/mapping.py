@@ -45,6 +45,7 @@ class RowMapping:
     choices: Paths = ("choices",)
     options: Paths = ()  # texts to choose from that the question does not hold yet: the answer is a letter
     numeric: Paths = ("numeric",)
+    numeric_words: tuple[str, ...] = ()  # further values of such a column of another name that mean a number
     required: Paths = ("required",)
     applied: Paths = ()  # operations that were done to the image: what undoes them is required
     applied_absent: Literal["unknown", "nothing"] = "unknown"  # what a row without a value of ``applied`` says
@@ -55,6 +56,7 @@ class RowMapping:
     source: Paths = ()  # the set's own name for where a row is from, kept as truth.source
     constant_rule: str | None = None  # of all rows that name none
     unwrap: bool = False  # the answer may stand inside <answer>…</answer> or \boxed{…}
+    named: str = ""  # a regular expression; its group is the path by which the question names its image to code
     strip: tuple[str, ...] = ()  # regular expressions of what is no part of the question: instructions, paths
     markers: Literal["exact", "any"] = "exact"  # whether every image has its <image>, where a text has any
     root: tuple[str, ...] = ()  # folders in which images are looked for, besides the file's own
@@ -127,6 +129,8 @@ def _read(name: str | None, own: str) -> RowMapping:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"mapping.strip: {pattern!r} is no regular expression ({error})") from error
+    if found.named and _groups(found.named) != 1:
+        raise ConfigError(f"mapping.named: {found.named!r}; expected a regular expression with one (group), the path")
     if found.file and _misfits(found.file, 0) and _misfits(found.file, "x"):
         raise ConfigError(
             f"mapping.file: {found.file!r} has no single place for a name. Expected one {{}}: images/{{}}.png"
@@ -136,6 +140,14 @@ def _read(name: str | None, own: str) -> RowMapping:
             "mapping.box_space is resized: say where the size stands, box_size: COLUMN of [width, height]"
         )
     return found
+
+
+def _groups(pattern: str) -> int | None:
+    """Number of groups of a regular expression; None for what is none."""
+    try:
+        return re.compile(pattern).groups
+    except re.error:
+        return None
 
 
 def _misfits(template: str, name: int | str) -> bool:

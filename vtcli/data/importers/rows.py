@@ -55,6 +55,13 @@ NUMERIC = ("numerical", "regression", "number", "vsi_numerical")
 """Types of problems by which SpaceR and VSI-Bench name a number, and PyVision-RL's data_source."""
 
 
+NO_FORM = "no tool-supervised form"
+WITHOUT_FORM = (
+    "So it has no tool-supervised form: leave such rows out of that form alone with synth.bad_rows=skip, or give the "
+    "task forms: [answer]."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of one split, and how they are read."""
@@ -104,8 +111,8 @@ def generate(
     ``preset`` names one of ``presets/`` or a YAML file, and ``mapping`` has keys of ``mapping.RowMapping`` over it.
     Unless ``keep_images`` is png, images of rows that are not turned come as ``Item.encoded``.
 
-    Raises ``RowProblem`` for a row that cannot be used, and ``InputError`` for a missing or damaged file and too few
-    rows. It also raises it for the tool-supervised form of a row without supervision.
+    Raises ``RowProblem`` for a row that cannot be used in this form, and ``InputError`` for a missing or damaged file
+    and too few rows.
     """
     rows = open_rows(path, split, preset, mapping)
     if item >= rows.source.rows:
@@ -143,7 +150,7 @@ def generate(
     targets = applied.targets(found, row, columns, (width, height), place)
     if form == "tool" and (len(given) > 1 or not (turn or targets)):
         lacks = "several images" if len(given) > 1 else "neither boxes nor turn: true"
-        raise InputError(f"{place} has {lacks}, so it has no tool-supervised form: forms: [answer].")
+        raise place_problem(place, NO_FORM, f" has {lacks}. {WITHOUT_FORM}")
     if not turn:
         said = targets or found == []  # an empty list says that there is nothing to find
         asked = _searched(words, truth | ({"boxes": targets} if said else {}), pictures, targets)
@@ -209,7 +216,10 @@ def _chosen(source: sources.Source, preset: str | None, own: str, split: str) ->
 def _medium(
     row: Mapping[str, Any], columns: RowMapping, clip: Any, given: list[Any], place: Place
 ) -> tuple[Any, list[Any]]:
-    """The video or the images of a row, as ``mapping.medium`` says which of them its paths are."""
+    """The video or the images of a row, as ``mapping.medium`` says which of them its paths are. A row that does not say
+    it has images, or else a video."""
+    if first(row, columns.medium) is None and not given:
+        return clip, []
     if not said_true(first(row, columns.medium), ("video",)):
         return None, given
     if clip is None:
@@ -299,7 +309,7 @@ def _check_text(question: str, answers: Sequence[str], place: Place) -> None:
 
 def _check_video(worked: bool, pictured: Any, place: Place) -> None:
     if worked:
-        raise InputError(f"{place} has a video, which is not turned and has no tool-supervised form: forms: [answer].")
+        raise place_problem(place, NO_FORM, f" has a video, which is not turned. {WITHOUT_FORM}")
     if pictured:
         raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
 
@@ -474,7 +484,7 @@ def _numeric(row: Mapping[str, Any], columns: RowMapping, place: Place) -> bool:
     unknown = isinstance(own, str) and own.strip().lower() not in ("true", "false", *NUMERIC)
     if unknown or not isinstance(given, bool | str | None):
         raise place_problem(place, "numeric is no truth value", f": numeric is {given!r}; expected true or false.")
-    return said_true(given, NUMERIC)
+    return said_true(given, (*NUMERIC, *columns.numeric_words))
 
 
 def _finite(value: Any) -> float | None:

@@ -1,0 +1,44 @@
+"""Imported rows: do they say what the reward needs, and are there some to test? rl would ask hours later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vtcli.envs.parts import Data
+from vtcli.schema import Json
+from vtcli.signals import code
+
+
+def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
+    """A sentence about the first thing that lacks, by the first training row of each task; None where all is there.
+    ``rl``: the values of its command. ``held_out``: evaluations ask the test rows.
+
+    Raises:
+        RowProblem: a row that cannot be read.
+    """
+    tasks = {name: task for name, task in data.tasks.items() if "answer" in task.forms}
+    if held_out and all(task.test == 0 for task in tasks.values()):
+        return "no task has test rows, and evaluations ask them without BENCHMARKS=: give test, or mapping.take"
+    for name, task in tasks.items():
+        if task.train == 0:
+            continue
+        truth = task.generate(seed=0, item=0, split="train", form="answer").truth
+        for phase in rl["rl"]["phases"]:
+            if phase["form"] == "answer" and (column := _unsaid(truth, phase["reward"], rl["signals"])):
+                return (
+                    f"rl needs to know of each row {column} (docs/data.md, columns), and those of {name} do not say it"
+                )
+    return None
+
+
+def _unsaid(truth: Mapping[str, Json], reward: Mapping[str, Any], signals: Mapping[str, Any]) -> str | None:
+    """The fact that a reward needs and a row's truth does not say, with the columns that say it."""
+    name = str(reward["_target_"]).rpartition(".")[2]
+    if name == "strategic" and code.required(truth) is None:
+        return "which operations it needs: required ([] for none), boxes or mapping.applied"
+    searches = (signals.get("code") or {}).get("searches") or ()
+    assumed = (reward.get("steps") or {}).get("assume_search")
+    if name == "tapo" and assumed is None and code.search(truth, searches) is None:
+        return "whether it is a visual search: search, boxes, or a source with signals.code.searches"
+    return None
