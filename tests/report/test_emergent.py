@@ -73,6 +73,26 @@ def test_an_operation_that_no_demonstration_has_is_emergent(store: ArtifactStore
     assert "none of the 3 demonstrations of demos:v1" in table.note
 
 
+def test_an_operation_that_another_task_was_shown_has_moved(store: ArtifactStore) -> None:
+    """CodeDance 4.3: a box that demonstrations draw in charts is drawn to count."""
+    with store.draft("more", "demos", seed=0, stage="synth") as draft:
+        shown = [demo("chart-demo-train-000001-tool", CODE), demo("zoom-train-000002-r3-answer", "image.rotate(90)")]
+        records.write_demos(draft.path / "demo-train.parquet", shown)
+        demos = draft.commit()
+    with store.draft("agent", "model", seed=0, stage="sft", parents=[demos]) as draft:
+        (draft.path / "x").write_text("")
+        draft.commit()
+    found = emergent.demonstrated(store.lineage("agent:v1"))
+    assert found is not None and found.of_task == {"chart": {"crop", "resize"}, "zoom": {"rotate"}}
+    rows = (
+        row("a", 1.0, "crop", "rotate_90", "flip_vertical"),
+        Row("b", "own", "answer", 0, "x", operations=("crop",)),
+    )
+    (table,) = emergent.tables([Evaluation("m", "m:v1", rows)], store, store.resolve("agent:v1"), 0)
+    told = {line[0].text: line[1].text for line in table.lines}
+    assert told == {"flip vertical": "emergent", "crop": "moved to zoom", "rotate 90": ""}  # own has no demonstrations
+
+
 def test_a_model_without_demonstrations_has_no_such_table(store: ArtifactStore) -> None:
     rows = (row("a", 1.0, "crop"),)
     with store.draft("other", "model", seed=0, stage="add") as draft:

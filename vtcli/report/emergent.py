@@ -1,6 +1,7 @@
 """Recorded operations beside those of the demonstrations that a model learnt from: which of them emerged.
 
-An operation is *emergent* if a model made it and no demonstration of its lineage does. CodeDance reports such ones.
+An operation is *emergent* if a model made it and no demonstration of its lineage does. It has *moved* to a task whose
+demonstrations lack it where those of another task have it. CodeDance reports both (4.3).
 Demonstrations of a teacher have what the sandbox recorded. Of others the texts of the calls are read, generously: a
 name in the code is enough, and any turn stands for all turns. So nothing is called emergent that was shown.
 """
@@ -56,6 +57,11 @@ class DemonstratedOperations:
     sources: tuple[str, ...]
     rows: int
     counts: Mapping[str, int]
+    of_task: Mapping[str, set[str]]  # the operations that its demonstrations have, by task
+
+
+_TASK = re.compile(r"-(?:demo-)?(?:train|validation|test)-\d.*$")
+"""The rest of a demonstration's id after its task, as generators and teachers write it."""
 
 
 def kind_of(operation: str) -> str:
@@ -78,12 +84,14 @@ def demonstrated(lineage: Lineage) -> DemonstratedOperations | None:
         InputError: demonstrations whose files are damaged.
     """
     folders = dict(_demos(lineage))
-    counts, rows = Counter[str](), 0
+    counts, rows, of_task = Counter[str](), 0, dict[str, set[str]]()
     for folder in folders.values():
         found = list(_operations(folder))
         rows += len(found)
-        counts.update(name for one in found for name in one)
-    return DemonstratedOperations(tuple(folders), rows, counts) if rows else None
+        for demo, done in found:
+            counts.update(done)
+            of_task.setdefault(_TASK.sub("", demo), set()).update(done)
+    return DemonstratedOperations(tuple(folders), rows, counts, of_task) if rows else None
 
 
 def _demos(lineage: Lineage) -> Iterator[tuple[str, Path]]:
@@ -93,8 +101,8 @@ def _demos(lineage: Lineage) -> Iterator[tuple[str, Path]]:
         yield from _demos(parent)
 
 
-def _operations(folder: Path) -> Iterator[set[str]]:
-    """Of each demonstration that is trained on."""
+def _operations(folder: Path) -> Iterator[tuple[str, set[str]]]:
+    """The id and the operations of each demonstration that is trained on."""
     taught = folder / TAUGHT_FILE
     recorded = {one.id: one.values for one in records.read(taught, DemoSignals)} if taught.is_file() else {}
     for path in sorted(folder.glob("*train*.parquet")):
@@ -103,10 +111,10 @@ def _operations(folder: Path) -> Iterator[set[str]]:
             for row in (row for batch in batches for row in batch.to_pylist()):
                 done = (recorded.get(str(row["id"])) or {}).get("operations")
                 if done is not None:
-                    yield {kind_of(str(entry["name"])) for entry in done}
+                    yield str(row["id"]), {kind_of(str(entry["name"])) for entry in done}
                 else:
                     said = (str(m["content"] or "") for m in row["messages"] or () if m["role"] == "assistant")
-                    yield set[str]().union(*map(written, said))
+                    yield str(row["id"]), set[str]().union(*map(written, said))
 
 
 def table(evaluation: Evaluation, demos: DemonstratedOperations | None, seed: int) -> Table | None:
@@ -121,11 +129,12 @@ def table(evaluation: Evaluation, demos: DemonstratedOperations | None, seed: in
         for name, _ in sorted(names.items(), key=lambda item: (shown.counts.get(kind_of(item[0]), 0) > 0, -item[1])):
             count = shown.counts.get(kind_of(name), 0)
             with_it = [row for row in rows if name in row.operations]
+            moved = {row.task for row in with_it if kind_of(name) not in shown.of_task.get(row.task, {kind_of(name)})}
             right = [(row.sample, row.accuracy) for row in with_it if row.accuracy is not None]
             accuracy = over_questions(right, seed)
             yield (
                 Cell(name.replace("_", " "), head=True),
-                Cell("" if count else "emergent", words=True),
+                Cell("emergent" if not count else f"moved to {', '.join(sorted(moved))}" if moved else "", words=True),
                 estimate_cell(estimate([1.0] * count + [0.0] * (shown.rows - count), seed)),
                 estimate_cell(over_questions(((row.sample, float(name in row.operations)) for row in rows), seed)),
                 EMPTY if accuracy is None else estimate_cell(accuracy),
@@ -134,8 +143,9 @@ def table(evaluation: Evaluation, demos: DemonstratedOperations | None, seed: in
 
     note = (
         f"Emergent: recorded here, and in none of the {demos.rows} demonstrations of {', '.join(demos.sources)}. "
-        "Shares are of demonstrations and of questions. Directions of turns and flips are not told apart in "
-        "demonstrations; where the sandbox did not record them, a function's name in the code counts as its operation."
+        "Moved: in demonstrations of other tasks alone. Shares are of demonstrations and of questions. Directions of "
+        "turns and flips are not told apart in demonstrations; where the sandbox did not record them, a function's "
+        "name in the code counts as its operation."
     )
     columns = ("operation", "", "demonstrations", "trajectories", "accuracy with it", "trajectories with it")
     return Table("Operations beside those of the demonstrations", note, columns, tuple(lines()))
