@@ -78,7 +78,7 @@ test-vllm-engines: setup-vllm
 
 # What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; a quarter of an hour, before a release.
 test-wide: setup-vllm
-	$(BIN)/python -m pytest -q -m wide tests/attacks tests/engines/learner
+	$(BIN)/python -m pytest -q -m wide tests/attacks tests/engines/learner tests/stages/test_reproduce_runs.py
 	for family in $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
 	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
 	$(VLLM_WIDE) tests/engines/vllm

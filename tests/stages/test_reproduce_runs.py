@@ -28,7 +28,7 @@ def reproduce(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, timeout=1000, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.wide  # `make test-slow` has CodeV's
 def test_toolsrl_goes_from_nothing_to_its_table_and_is_not_made_again(tmp_path: Path) -> None:
     more = " ".join([*SIZES, *TRAINED, f"'synth.demos={{validation:0.2,rows:{{{DEMOS}}}}}'"])
     done = reproduce(tmp_path, "toolsrl", "--more", more)
@@ -66,6 +66,12 @@ def test_codev_asks_a_judge_and_stands_beside_the_printed_numbers(tmp_path: Path
         done = reproduce(tmp_path, "codev", *where, "--more", " ".join(more))
         assert done.returncode == 0, done.stderr[-4000:]
         asked = len(judge.requests)
+        store = ArtifactStore(tmp_path / "artifacts")
+        made = {artifact.ref for artifact in store.ls()}
+        again = reproduce(tmp_path, "codev", *where, "--more", " ".join(more))  # finds everything
+        assert again.returncode == 0, again.stderr[-4000:]
+    assert {artifact.ref for artifact in store.ls()} == made and all(ref.endswith(":v1") for ref in made)
+    assert again.stdout == done.stdout
     assert "ok   judge          J at http" in done.stderr and "these are not asked" in done.stderr
     assert asked > 0
     printed = "Qwen2.5-VL-7B 75, DeepEyes-7B 84.8, CodeV-7B-SFT 76.4, CodeV-7B-RL 84.8"
