@@ -57,7 +57,8 @@ class Rules:
     compared: Literal["optional", "any"] = "optional"  # tools that divide a group into T+ and T-
     turn_limit: Literal["n+1", "max(2,n)"] = "n+1"
     spurious: Literal["nothing_required", "no_orientation_required"] = "nothing_required"
-    poor: Literal["penalty", "scale"] = "penalty"  # a third penalty | acc times must-use, and no suggested bonus
+    # Where a crop is required: a third penalty | acc times must-use, and no suggested bonus.
+    poor: Literal["penalty", "scale"] = "penalty"
     negligible: float = 0.1  # IoU (for "scale": must-use) below which evidence does not count
 
 
