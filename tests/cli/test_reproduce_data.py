@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vtcli.cli.reproduction.checks import DryRun
 from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
+from vtcli.envs.parts import Data
 from vtcli.errors import ConfigError
 from vtcli.store.artifacts import ArtifactStore
 
@@ -26,7 +28,7 @@ def own_rows(folder: Path, *images: str, **more: Any) -> Path:
     ]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     generate = {"_target_": "vtcli.data.importers.rows.generate", "path": str(folder / "rows.jsonl"), "name": "photos"}
-    data = {"tasks": {"photos": {"train": None, "forms": ["answer"], "generate": generate}}}
+    data = {"tasks": {"photos": {"train": None, "test": 1, "forms": ["answer"], "generate": generate}}}
     (folder / "my" / "data").mkdir(parents=True)
     (folder / "my" / "data" / "photos.yaml").write_text(json.dumps(data))
     return folder / "my"
@@ -45,7 +47,7 @@ def test_a_dry_run_reads_the_first_rows_of_a_data_configuration(tmp_path: Path, 
     asked = Reproduction("deepeyes", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png", image))
     (result,) = DryRun(asked, steps(asked), None, True)._data()
     assert result.ok is ok
-    assert f"of the first 2 rows {int(not ok)} are bad" in result.said
+    assert f"of the first 3 rows {int(not ok)} are bad" in result.said  # two to train on, one to test
 
 
 def test_a_dry_run_refuses_data_without_the_form_that_is_trained_on(tmp_path: Path) -> None:
@@ -80,9 +82,19 @@ def test_a_dry_run_misses_what_the_reward_needs_of_rows(
     synth, rl = (next(step for step in steps(asked) if step.stage == stage) for stage in ("synth", "rl"))
     config: Any = compose.build(stage_parts("synth")[0], compose.load("synth", synth.argv({})))
     values = compose.load("rl", rl.argv({})).values
-    assert "no task has test rows" in str(rows.lack(config.data, values, held_out=True))
-    found = rows.lack(config.data, values, held_out=False)
+    found = rows.lack(config.data, values, held_out=True)
     assert found is None if said is None else said in str(found)
+    tasks = {name: replace(task, test=0) for name, task in config.data.tasks.items()}
+    assert "no task has test rows" in str(rows.lack(Data(tasks), values, held_out=True))
+
+
+def test_a_bad_first_row_hides_nothing(tmp_path: Path) -> None:
+    """With synth.bad_rows=skip the import goes on, and rl would ask of the others."""
+    asked = Reproduction("codevision", "node", data="photos", config_dir=own_rows(tmp_path, "gone.png", "there.png"))
+    synth, rl = (next(step for step in steps(asked) if step.stage == stage) for stage in ("synth", "rl"))
+    config: Any = compose.build(stage_parts("synth")[0], compose.load("synth", synth.argv({})))
+    found = rows.lack(config.data, compose.load("rl", rl.argv({})).values, held_out=True)
+    assert "which operations it needs" in str(found)
 
 
 def test_demonstrations_of_another_environment_or_prompt_stop_a_dry_run(tmp_path: Path) -> None:
@@ -95,12 +107,14 @@ def test_demonstrations_of_another_environment_or_prompt_stop_a_dry_run(tmp_path
         (draft.path / "a").write_text("x")
         draft.commit()
 
-    def said(recipe: str, scale: str) -> tuple[bool | None, str]:
-        one = Reproduction(recipe, scale, demos="cold:v1", overrides=(f"home={tmp_path}",))
+    def said(recipe: str, scale: str, *more: str) -> tuple[bool | None, str]:
+        one = Reproduction(recipe, scale, demos="cold:v1", overrides=(f"home={tmp_path}", *more))
         (result,) = DryRun(one, steps(one), None, True)._demos()
         return result.ok, result.said
 
     assert said("codev", "tiny") == (True, "cold:v1")
+    assert said("codev", "tiny", "variant=code")[0]  # code runs elsewhere: demonstrations do not show it
+    assert "scale=tiny variant=code …" in said("codedance", "tiny", "variant=code")[1]
     ok, text = said("codev", "node")
     assert ok is False and "cold:v1 has another prompt than rl: it is of +recipe=codev scale=tiny" in text
     ok, text = said("codevision", "node")

@@ -108,6 +108,16 @@ def test_code_of_others_opens_the_environments_file(prompt: str, tmp_path: Path)
         led(dialogue(tmp_path, thyme_row("/m/y/9.jpg"), "thyme_sft", prompt=prompt), "thyme")
 
 
+def test_a_path_is_replaced_whole_and_an_empty_one_never(tmp_path: Path) -> None:
+    row = thyme_row("/m/x/7.jpg") | {"question": '<image>\nWhat?\nUser Image Path: "7.jpg"'}
+    row["response"] = row["response"].replace("'/m/x/7.jpg'", "'7.jpg'").replace("It says", "17.jpg says")
+    said = led(dialogue(tmp_path, row, "thyme_sft"), "thyme")
+    assert "open('image_0.png')" in said[-3][1] and "17.jpg says" in said[-1][1]
+    empty = thyme_row("a.jpg") | {"question": '<image>\nWhat?\nUser Image Path: ""'}
+    said = led(dialogue(tmp_path, empty, "thyme_sft", named='Path: "(.*)"'), "thyme")
+    assert "open('a.jpg')" in said[-3][1]
+
+
 def test_a_mapping_names_its_image_by_one_group(tmp_path: Path) -> None:
     for wrong in ("(", "Path: .*", "(a)(b)"):
         with pytest.raises(ConfigError, match=r"mapping\.named: .* one \(group\), the path"):

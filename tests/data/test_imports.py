@@ -175,6 +175,9 @@ def test_pyvision_is_one_json_list_with_boxed_answers(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json.dumps([rows[0] | {"answer": "2.5", "data_source": "vsi_numerical"}]))
     numeric = read(tmp_path / "train.json", preset="pyvision_rl")  # [C] reward_score/__init__.py
     assert numeric.truth == {"source": "vsi_numerical", "number": 2.5, "rule": "mra"}
+    (tmp_path / "train.json").write_text(json.dumps([rows[0] | {"video_path": "0.mkv"}]))
+    with pytest.raises(RowProblem, match="it can have neither image nor boxes"):
+        read(tmp_path / "train.json", preset="pyvision_rl")
     graded = [rows[0] | {"answer": "2.5", "data_source": "vsi_rule_verifiable"}]
     (tmp_path / "train.json").write_text(json.dumps(graded))
     told = read(tmp_path / "train.json", preset="pyvision_rl", mapping={"numeric_words": ["vsi_rule_verifiable"]})

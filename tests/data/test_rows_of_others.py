@@ -153,11 +153,11 @@ def test_null_takes_all_rows_and_what_is_left_is_told(tmp_path: Path) -> None:
 
 def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
     """Ids are made of it: the second row of that id was found when everything was written."""
-    task = own_task(parquet(tmp_path, rows(2))).tasks["own"]
+    task = own_task(parquet(tmp_path, rows(2)), train=2).tasks["own"]
     with pytest.raises(ConfigError, match=r"data\.tasks\.b\.generate\.name=own is also the name of data\.tasks\.a"):
         Data({"a": task, "b": task})
-    with pytest.raises(ConfigError, match="is also the name"):
-        Data({"own": Task(functools.partial(zoom.generate, size=zoom.ZoomSize())), "b": task})
+    train, test = (own_task(parquet(tmp_path, rows(2)), **{split: 2}).tasks["own"] for split in ("train", "test"))
+    assert Data({"a": train, "b": test}).tasks  # ids have the split
 
 
 def test_a_row_without_supervision_is_bad_in_that_form_alone(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_stills_of_a_large_video_are_small_and_keep_its_shape(tmp_path: Path) ->
         ({"video": "no.mp4"}, {}, "the video .*no.mp4 cannot be read"),
         ({"video": "train.jsonl"}, {}, "the video of row 0 of .* cannot be read"),
         ({"image": "a.png"}, {}, "neither image nor boxes"),
-        ({}, {"turn": True}, "not turned"),
+        ({}, {"turn": True}, "not turned: turn: false"),
         ({}, {"form": "tool"}, r"forms: \[answer\]"),
     ],
 )

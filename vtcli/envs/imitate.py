@@ -80,7 +80,8 @@ def _of_our_disk(dialogue: Dialogue, role: str, text: str, syntax: Syntax | None
     """A message in which the file of the environment stands for the path that the row names its image by."""
     if dialogue.named is None or syntax is None or not syntax.files:
         return text
-    text = text.replace(dialogue.named, syntax.files[0])
+    whole = rf"(?<![\w./-]){re.escape(dialogue.named)}(?![\w-])"
+    text = re.sub(whole, lambda _: syntax.files[0], text)
     if role == "assistant" and (other := _OPENED.search(text)):
         raise RowProblem(
             dialogue.place,

@@ -51,14 +51,15 @@ class Data:
     tasks: dict[str, Task]
 
     def __post_init__(self) -> None:
-        named: dict[str, str] = {}
+        named: dict[tuple[str, str], str] = {}
         for key, task in self.tasks.items():
-            name = str(getattr(task.generate, "keywords", {}).get("name", key))
-            if (other := named.setdefault(name, key)) != key:
-                raise ConfigError(
-                    f"data.tasks.{key}.generate.name={name} is also the name of data.tasks.{other}, and ids are made "
-                    "of it. Give each task a name of its own"
-                )
+            name = getattr(task.generate, "keywords", {}).get("name")  # of rows of others; ids are made of it
+            for split in HELD_OUT_FIRST if name is not None else ():
+                if getattr(task, split) != 0 and (other := named.setdefault((str(name), split), key)) != key:
+                    raise ConfigError(
+                        f"data.tasks.{key}.generate.name={name} is also the name of data.tasks.{other}, and ids are "
+                        "made of it. Give each task a name of its own"
+                    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,9 +130,12 @@ class DryRun:
             return CheckResult("data", False, f"{self.asked.data}: {last}")
         rows, bad = map(int, counts.groups())
         config: Any = compose.build(stage_parts("synth")[0], compose.load("synth", step.argv({})))
-        if not bad and (lacking := lack(config.data, self._values("rl"), held_out=self.asked.benchmarks is None)):
+        skip = values["synth"]["bad_rows"] == "skip"
+        if (skip or not bad) and (
+            lacking := lack(config.data, self._values("rl"), held_out=self.asked.benchmarks is None)
+        ):
             return CheckResult("data", False, f"{self.asked.data}: {lacking}")
-        ok = None if bad and values["synth"]["bad_rows"] == "skip" else not bad
+        ok = None if bad and skip else not bad
         why = f"; `{step.line({})} --preview 20` shows them" if bad else ""
         return CheckResult("data", ok, f"{self.asked.data}: of the first {rows} rows {bad} are bad{why}")
 
@@ -153,11 +156,13 @@ class DryRun:
     def _demos(self) -> Iterator[CheckResult]:
         if self.asked.demos:
             found = ArtifactStore(self.home).resolve(self.asked.demos, "demos", verify=False)
-            made, wanted = found.manifest.config, self._values("sft")
-            other = [key for key in ("env", "prompt") if key in made and made[key] != wanted[key]]
+            made, wanted = taught(found.manifest.config), taught(self._values("sft"))
+            other = [key for key, value in made.items() if value != wanted[key]]
+            told = [word for word in self.asked.overrides if word.lstrip("+").startswith(("variant=", "env", "prompt"))]
+            again = " ".join([f"+recipe={self.asked.recipe}", f"scale={self.asked.scale}", *told])
             said = (
                 f"{found.ref} has another {' and '.join(other)} than rl: it is of +recipe={found.recipe} scale="
-                f"{made.get('scale')}. Make it by vtcli synth +recipe={self.asked.recipe} scale={self.asked.scale} …"
+                f"{found.manifest.config.get('scale')}. Make it by vtcli synth {again} …"
             )
             yield CheckResult("demonstrations", not other, said if other else found.ref)
         elif not any(step.stage == "sft" for step in self.steps):
@@ -243,6 +248,19 @@ class DryRun:
         least = max(needed, 5 * GIB)
         said = f"{free / GIB:,.0f} GiB free for {self.home}, about {least / GIB:,.0f} are needed"
         return CheckResult("disk", free >= least, said)
+
+
+def taught(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a configuration that demonstrations show: prompt and environment, without the place where code runs
+    but for the names of its files. Empty where the configuration has no environment."""
+    env = values.get("env")
+    if not isinstance(env, Mapping):
+        return {}
+    protocol: Any = env.get("protocol")
+    if isinstance(protocol, Mapping):
+        files = {"file": (protocol.get("place") or {}).get("file")}
+        env = {**env, "protocol": {key: value for key, value in protocol.items() if key != "place"} | files}
+    return {"env": env, "prompt": values.get("prompt")}
 
 
 def require_right(steps: Sequence[PaperCommand]) -> None:

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from vtcli.envs.parts import Data
+from vtcli.envs.parts import Data, Task
+from vtcli.errors import InputError
 from vtcli.schema import Json
 from vtcli.signals import code
 
 
 def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
-    """A sentence about the first thing that lacks, by the first training row of each task; None where all is there.
-    ``rl``: the values of its command. ``held_out``: evaluations ask the test rows.
-
-    Raises:
-        RowProblem: a row that cannot be read.
-    """
+    """A sentence about the first thing that lacks, by the first good training row of a task; None where all is there.
+    ``rl``: the values of its command. ``held_out``: evaluations ask the test rows."""
     tasks = {name: task for name, task in data.tasks.items() if "answer" in task.forms}
     if held_out and all(task.test == 0 for task in tasks.values()):
         return "no task has test rows, and evaluations ask them without BENCHMARKS=: give test, or mapping.take"
     for name, task in tasks.items():
-        if task.train == 0:
+        if (truth := _first_truth(task)) is None:
             continue
-        truth = task.generate(seed=0, item=0, split="train", form="answer").truth
         for phase in rl["rl"]["phases"]:
             if phase["form"] == "answer" and (column := _unsaid(truth, phase["reward"], rl["signals"])):
                 return (
                     f"rl needs to know of each row {column} (docs/data.md, columns), and those of {name} do not say it"
                 )
+    return None
+
+
+def _first_truth(task: Task) -> Mapping[str, Json] | None:
+    """The truth of the first row that can be used; None where there is none among the first ten."""
+    for item in range(min(10, 10 if task.train is None else task.train)):
+        with suppress(InputError):
+            return task.generate(seed=0, item=item, split="train", form="answer").truth
     return None
 
 

@@ -96,7 +96,7 @@ def read(
     said = re.search(mapping.named, asked) if mapping.named else None
     schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
     compared = mapping.crops == "equal"
-    named = said.group(1) if said else None
+    named = (said.group(1) or None) if said else None
     return Dialogue(tuple(messages), pixels, tuple(schemas), place, question, compared, encoded, unlearnt, named)
 
 

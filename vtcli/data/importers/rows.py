@@ -140,7 +140,7 @@ def generate(
     if columns.messages or columns.response:  # of a trajectory only the question's images
         given = given[: texts.count(shown.text) or len(given)]
     if clip is not None:
-        _check_video(turn or form == "tool", given or first(row, columns.boxes), place)
+        _check_video(turn, form, given or first(row, columns.boxes), place)
         return _filmed(words, truth, clip, rows.finder, place)
     _check_markers(given, shown, columns, place)
     pixels, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
@@ -216,10 +216,10 @@ def _chosen(source: sources.Source, preset: str | None, own: str, split: str) ->
 def _medium(
     row: Mapping[str, Any], columns: RowMapping, clip: Any, given: list[Any], place: Place
 ) -> tuple[Any, list[Any]]:
-    """The video or the images of a row, as ``mapping.medium`` says which of them its paths are. A row that does not say
-    it has images, or else a video."""
-    if first(row, columns.medium) is None and not given:
-        return clip, []
+    """The video or the images of a row, as ``mapping.medium`` says which of them its paths are. Where a row does not
+    say it, its columns do; a path in both is an image."""
+    if first(row, columns.medium) is None:
+        return (None if clip in given else clip), given
     if not said_true(first(row, columns.medium), ("video",)):
         return None, given
     if clip is None:
@@ -307,9 +307,11 @@ def _check_text(question: str, answers: Sequence[str], place: Place) -> None:
             )
 
 
-def _check_video(worked: bool, pictured: Any, place: Place) -> None:
-    if worked:
-        raise place_problem(place, NO_FORM, f" has a video, which is not turned. {WITHOUT_FORM}")
+def _check_video(turn: bool, form: str, pictured: Any, place: Place) -> None:
+    if turn:
+        raise place_problem(place, "a video that is to be turned", " has a video, which is not turned: turn: false.")
+    if form == "tool":
+        raise place_problem(place, NO_FORM, f" has a video. {WITHOUT_FORM}")
     if pictured:
         raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
 
@@ -484,7 +486,7 @@ def _numeric(row: Mapping[str, Any], columns: RowMapping, place: Place) -> bool:
     unknown = isinstance(own, str) and own.strip().lower() not in ("true", "false", *NUMERIC)
     if unknown or not isinstance(given, bool | str | None):
         raise place_problem(place, "numeric is no truth value", f": numeric is {given!r}; expected true or false.")
-    return said_true(given, (*NUMERIC, *columns.numeric_words))
+    return said_true(given, (*NUMERIC, *map(str.lower, columns.numeric_words)))
 
 
 def _finite(value: Any) -> float | None:
