@@ -349,7 +349,7 @@ def documented() -> list[tuple[str, str, dict[str, str]]]:
 def test_the_commands_of_the_docs_name_recipes_and_variables_that_there_are() -> None:
     known = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[A-Z].*?) \|", REPRODUCE, re.MULTILINE))))
     found = documented()
-    assert {"toolsrl", "codev", "codevision", "codedance", "pyvision_image"} == {recipe for _, recipe, _ in found}
+    assert set(PAPERS) == {recipe for _, recipe, _ in found}
     for _, recipe, variables in found:
         assert set(variables) <= known
         given = {key.lower(): variables.get(key) for key in ("MODEL", "DATA", "DEMOS", "JUDGE", "JUDGE_MODEL")}
