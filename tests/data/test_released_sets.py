@@ -27,6 +27,7 @@ from vtcli.envs.imitate import NO_RUNNER, imported_messages
 from vtcli.envs.parts import Data
 from vtcli.envs.prompts import read_prompt
 from vtcli.schema import Sample
+from vtcli.store.images import ImageStore
 
 PNG = canvas.png(np.full((40, 60, 3), 10, np.uint8))
 CROP = canvas.png(np.full((20, 30, 3), 10, np.uint8))
@@ -208,8 +209,9 @@ def test_a_released_cold_start_is_read_in_the_syntax_of_its_recipe(name: str, tm
     config = configured(f"{recipe}_sft", recipe, {"cold": write(tmp_path / "cold", file, [row])}, *words, demos)
     found = config.data.tasks["cold"].generate(seed=0, item=0, split="demo-train", form="imported").dialogue
     assert found is not None and found.asked == 1 and len(found.images) == 2
-    sample = Sample("s", "cold", "answer", "train", found.question or "", "", (), ())
+    images = ImageStore(tmp_path / "images")
+    sample = Sample("s", "cold", "answer", "train", found.question or "", "", (images.add(found.images[0]),), ())
     prompt = read_prompt(compose.load("synth", [f"+recipe={recipe}", *words]).values["prompt"])
-    opened = read_card(config.env).open(sample, EnvInputs(None, prompt, NO_RUNNER))  # type: ignore[arg-type]
+    opened = read_card(config.env).open(sample, EnvInputs(images, prompt, NO_RUNNER))
     said = [m["role"] for m in asyncio.run(imported_messages(found, opened))]
     assert said[-4:] == ["user", "assistant", LED.get(name, "user"), "assistant"]

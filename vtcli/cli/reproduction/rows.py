@@ -31,7 +31,7 @@ def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
 
 def _first_truth(task: Task) -> Mapping[str, Json] | None:
     """The truth of the first row that can be used; None where there is none among the first ten."""
-    for item in range(min(10, 10 if task.train is None else task.train)):
+    for item in range(10 if task.train is None else min(10, task.train)):
         with suppress(InputError):
             return task.generate(seed=0, item=item, split="train", form="answer").truth
     return None
