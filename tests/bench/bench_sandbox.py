@@ -29,10 +29,10 @@ from bench_sandbox_busy import TURN, TURNS_PER_EPISODE, Block, Blocks, busy, in_
 from bench_sandbox_contenders import SINGLE, Contender, InProcess, Sandbox, Session, everyone, photo, turn
 from bench_sandbox_live import live_episodes, soak, starts
 from bench_sandbox_measure import CpuClock, Estimate, estimate, ratio
+from marked_page import marked
 
 os.environ.update(SINGLE)  # of this process too: it is one of the contenders
 
-MARKS = ("<!-- bench -->", "<!-- /bench -->")
 SLOW = ("subprocess", "Jupyter")
 FLOOR_ONLY = ("in-process exec (unsafe)", "Jupyter kernel per episode")
 
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--live", type=int, help="episodes alive at once")
     parser.add_argument("--soak", type=int, help="episodes opened, run and closed, watched for leaks")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, help="a page with the marks")
+    parser.add_argument("--write", type=marked("bench"), help="a page with the marks")
     given = parser.parse_args()
     plan = FULL if given.full else FLOOR if given.floor else QUICK
     plan = Plan(**asdict(plan) | {k: v for k, v in (("live", given.live), ("soak", given.soak)) if v is not None})
@@ -263,8 +263,7 @@ def main() -> None:
     if given.json:
         given.json.write_text(json.dumps(figures, indent=1))
     if given.write:
-        before, after = given.write.read_text().split(MARKS[0])[0], given.write.read_text().split(MARKS[1])[1]
-        given.write.write_text(f"{before}{MARKS[0]}\n\n{text}\n{MARKS[1]}{after}")
+        given.write.write(text)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+from marked_page import marked
 
 from stages.eval import Config as EvalConfig
 from vtcli.config import compose
@@ -50,7 +51,6 @@ BASE = ROOT / "vtcli" / "shipped" / "base" / "v1"
 COMMON = ("+recipe=toolsrl", "scale=tiny", "tracker=none")
 TASKS = ("rotflip", "zoom", "read_value", "count")
 CLIENTS = 64
-MARKS = ("<!-- serve -->", "<!-- /serve -->")
 SPAN = "VTCLI_BENCH_SPAN"
 """Names the file into which the evaluation's engine writes what it took."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=320, help="of each pass")
     parser.add_argument("--pairs", type=int, default=3, help="of an evaluation and a pass of the clients")
     parser.add_argument("--overload", type=int, default=600, help="clients at once")
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--write", type=marked("serve"))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         text = measure(Path(name), given.model.resolve(), given.questions, given.pairs, given.overload)
@@ -137,8 +137,7 @@ def main() -> None:
     text = f"{os.cpu_count()} cores, Linux {platform.release()}; load averages at the end {load}.\n\n{text}"
     print(text)
     if given.write:
-        before, rest = given.write.read_text().split(MARKS[0])
-        given.write.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}")
+        given.write.write(text)
 
 
 def measure(folder: Path, model: Path, count: int, pairs: int, overload: int) -> str:

@@ -19,16 +19,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from marked_page import marked
+
 TURNS, STEPS = 5, 6
 SIDES = {"grpo": ("vtcli", "TRL"), "sft": ("vtcli packed", "vtcli unpacked", "TRL")}
-MARKS = ("<!-- trl -->", "<!-- /trl -->")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--steps", type=int, default=STEPS, help="a turn, the first of which is not counted")
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--write", type=marked("trl"))
     parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -42,7 +43,7 @@ def main() -> None:
     text = f"{_machine()}\n\n{text}"
     print(text)
     if given.write:
-        _write(given.write, text)
+        given.write.write(text)
 
 
 def _side(kind: str, side: str, folder: Path, steps: int) -> dict[str, Any]:
@@ -120,14 +121,6 @@ def _machine() -> str:
     return (
         f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}; load averages {load}."
     )
-
-
-def _write(page: Path, text: str) -> None:
-    before, rest = page.read_text().split(MARKS[0])
-    _, after = rest.split(MARKS[1])
-    draft = page.with_suffix(".draft")
-    draft.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
-    draft.replace(page)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,8 @@ def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
         (["cluster=1x8xH200", "plan.lengths.turnz=3"], "Did you mean 'plan.lengths.turns'?"),
         (["cluster=1x8xH200", "plan.lengths.image=[0,5]"], "must be at least 1"),
         (["cluster=1x8xH200", "plan.layout.zero_stage=4"], "plan.layout.zero_stage"),
+        (["cluster=1x8xH200", "plan.layout.gpu_memory=2"], "must be above 0 and at most 1, got 2"),
+        (["cluster=1x8xH200", "plan.host_gib=-5"], "plan.host_gib: must be above 0, got -5"),
         (["cluster=1x8xH200", "rl.group_size=0"], "rl.group_size=0: at least 1 is needed"),
         (["cluster=1x8xH200", "rl.limits.max_tokens=500"], "more than rl.limits.max_tokens=500"),
         (["cluster=1x8xH200", "rl.backend.batch_tokens=8192"], "batch_tokens=8192 is below rl.limits.max_tokens=28672"),
@@ -167,6 +169,8 @@ def test_a_mistake_is_one_clear_error(argv: list[str], words: str, tmp_path: Pat
 def test_a_check_of_the_model_takes_no_run() -> None:
     with pytest.raises(ConfigError, match="extra: --check compares published runs alone"):
         CliRunner().invoke(app, ["plan", "--check", "extra"], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="--check --fit: --check compares published runs, and --fit searches for one"):
+        CliRunner().invoke(app, ["plan", "--check", "--fit"], catch_exceptions=False)
     assert CliRunner().invoke(app, ["plan", "--check", "home=x"], catch_exceptions=False).exit_code == 0
 
 
@@ -226,6 +230,9 @@ def test_fit_prints_overrides_to_paste(tmp_path: Path) -> None:
     overrides = shown.stdout.splitlines()[0].split()
     kept = [a for a in argv if a.partition("=")[0] not in {o.partition("=")[0] for o in overrides}]
     assert plan(*kept, *overrides, home=tmp_path)["fits"]
+
+    told = CliRunner().invoke(app, ["plan", *argv, f"home={tmp_path}", "--fit", "--json"], catch_exceptions=False)
+    assert (told.exit_code, json.loads(told.stdout)["advice"]) == (0, overrides)
 
 
 def test_the_plan_reads_the_runs_own_keys(tmp_path: Path) -> None:

@@ -144,6 +144,13 @@ def test_every_value_knows_where_it_was_set() -> None:
         assert text.strip().startswith(key.rpartition(".")[2])
 
 
+def test_a_list_of_the_command_line_replaces_the_files_list_with_its_origins() -> None:
+    origin = compose.load("eval", [TOOLSRL, "scale=tiny", "eval.forms=[answer]", "plan.lengths.image=[5,6]"]).origins
+    assert {origin[key] for key in origin if key.startswith("eval.forms")} == {"command line: eval.forms=[answer]"}
+    assert origin["plan.lengths.image.1"] == "command line: plan.lengths.image=[5,6]"
+    assert origin["plan.lengths.turns"].startswith("conf/")
+
+
 def test_a_wrong_value_says_where_it_was_set() -> None:
     @dataclass
     class Demo:

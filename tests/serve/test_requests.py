@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vtcli.errors import ConfigError
 from vtcli.serve.requests import NEUTRAL, ChatRequest, RequestError, RequestLimits, parse
 from vtcli.store.images import encode_png
 
@@ -94,6 +95,12 @@ def test_only_data_urls_are_read(url: str) -> None:
     with pytest.raises(RequestError) as found:
         read(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
     assert (found.value.status, found.value.code) == (400, "invalid_image")
+
+
+@pytest.mark.parametrize("host", ["https://images.example", "images.example/x", "Images.Example", "a@b", ""])
+def test_hosts_that_no_address_can_name_are_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="allow_hosts: must be names of hosts in small letters"):
+        RequestLimits(allow_hosts=("images.example:8000", "10.0.0.1", "2001:db8::1", host))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 80])

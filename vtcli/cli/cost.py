@@ -13,6 +13,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import StepFill
 from vtcli.config import compose
 from vtcli.config.binding import convert
+from vtcli.config.bounds import within
 from vtcli.engines.phases import refuse_sleep_ahead
 from vtcli.engines.policies import Engine
 from vtcli.envs.card import BoundCard, read_card
@@ -65,7 +66,9 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
     found = read_measured(measured) if given or measured.is_file() else None
     cluster = parse_cluster(str(section["cluster"]), {"CPU": found.gpu} if found and found.gpu else {})
     host = section["host_gib"]
-    cluster = replace(cluster, host=None if host is None else convert(host, float, "plan.host_gib"))
+    if host is not None:
+        within(convert(host, float, "plan.host_gib"), "plan.host_gib", 0, above=True)
+        cluster = replace(cluster, host=float(host))
     constants = Constants()
     if found:
         applies = {n: v for n, v in found.constants.items() if n in ON_ANY_DEVICE or found.kind == cluster.gpu.kind}
@@ -243,6 +246,8 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
 
     if options.check and (extra := [word for word in argv if not word.startswith("home=")]):
         raise ConfigError(f"{' '.join(extra)}: --check compares published runs alone. Leave this out, or --check")
+    if options.check and options.fit:
+        raise ConfigError("--check --fit: --check compares published runs, and --fit searches for one. Leave one out.")
     console = Console()
     if options.measure:
         from vtcli.engines import calibrate
@@ -261,14 +266,15 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
         return 0
     made = run(argv, options.constants)
     if options.fit:
-        best = advised(made)
-        console.print(plans.fit(best), highlight=False, soft_wrap=True)
-        return 3 if best.advice is None else 0
+        made = advised(made)
     if options.json:
         console.print_json(json.dumps(made.as_json()))
+    elif options.fit:
+        console.print(plans.fit(made), highlight=False, soft_wrap=True)
     else:
         print_all(plans.tables(made), console)
-    return 0 if made.memory.fits else 3
+    possible = made.advice is not None if options.fit else made.memory.fits
+    return 0 if possible else 3
 
 
 def _constants(path: Path) -> Constants:

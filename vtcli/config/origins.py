@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import yaml
+from hydra.core.override_parser.types import Override
 
 
 class Default(Protocol):
@@ -53,6 +54,13 @@ def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path
                 del set_by[below]
             set_by[key] = f"{shown}:{line}"
     return set_by
+
+
+def with_overrides(set_by: Mapping[str, str], overrides: Sequence[Override]) -> dict[str, str]:
+    """``set_by`` after the overrides of a command line. A list of an override replaces the whole list of a file."""
+    lists = tuple(f"{o.key_or_group}." for o in overrides if isinstance(o.value(), list))
+    left = {key: place for key, place in set_by.items() if not key.startswith(lists)}
+    return {**left, **{o.key_or_group: f"command line: {o.input_line}" for o in overrides}}
 
 
 def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:

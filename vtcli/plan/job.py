@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vtcli.config.bounds import at_least
+from vtcli.config.bounds import at_least, within
 from vtcli.errors import ConfigError
 from vtcli.plan.architecture import Architecture
 from vtcli.plan.hardware import Cluster
@@ -92,6 +92,7 @@ class Layout:
     def __post_init__(self) -> None:
         at_least(1, self, "batch_tokens", "tensor_parallel", "live")
         at_least(0, self, "serving", "sharing", "elsewhere")
+        within(self.gpu_memory, "gpu_memory", 0, 1, above=True)
 
     @property
     def apart(self) -> bool:

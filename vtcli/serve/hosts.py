@@ -36,6 +36,16 @@ def is_allowed(url: str, hosts: Sequence[str]) -> bool:
     return (found.host if usual else f"{found.host}:{port}") in hosts
 
 
+def is_host(text: str) -> bool:
+    """Returns True for a host as ``is_allowed`` compares it: a name in small letters or an address, and perhaps a port.
+
+    >>> is_host("images.example:8000"), is_host("https://images.example"), is_host("Images.Example")
+    (True, False, False)
+    """
+    places = (text, f"[{text}]")
+    return any(is_allowed(f"{scheme}://{place}/", [text]) for scheme in ("http", "https") for place in places)
+
+
 NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23")))
 """Networks of IANA's registries of special addresses that Python 3.11 takes for global ones."""
 

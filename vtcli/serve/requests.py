@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from vtcli.config.bounds import at_least
-from vtcli.serve.hosts import is_allowed
+from vtcli.config.bounds import OutOfBounds, at_least
+from vtcli.serve.hosts import is_allowed, is_host
 
 Format = Literal["answer", "text", "boxed", "full"]
 FORMATS: tuple[Format, ...] = ("answer", "text", "boxed", "full")
@@ -66,6 +66,11 @@ class RequestLimits:
 
     def __post_init__(self) -> None:
         at_least(1, self, "max_images", "max_pixels", "max_chars", "max_n", "max_body_mb")
+        for entry in self.allow_hosts:
+            if not is_host(entry):
+                raise OutOfBounds(
+                    "allow_hosts", f"must be names of hosts in small letters (NAME or NAME:PORT), got {entry!r}."
+                )
 
 
 @dataclass(frozen=True, slots=True)
