@@ -341,6 +341,7 @@ def _distil(config: Config, teacher: TeacherCard) -> Artifact | None:
         InputError: rows or a model that cannot be used, or nothing that is kept.
         EngineError: an endpoint that is gone, or too many broken tries.
     """
+    config.distil.budget.require_prices(teacher.price)
     settings = RunSettings.of(config.job, "demos")
     store = ArtifactStore(settings.home)
     data = store.resolve(config.distil.data or "", "dataset")
@@ -432,7 +433,7 @@ def _dry_run(config: Config, teacher: TeacherCard, data: Artifact) -> None:
         images = ImageStore(folder, _sizing(config, None))
         found = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
         count = min(len(found), config.distil.rows or len(found))
-        shown = [card.offer(found.load(index)) for index in range(0, count, max(1, count // PROMPTS))]
+        shown = [card.offer(found.load(index)) for index in range(0, count, max(1, -(-count // PROMPTS)))]
         lengths = asyncio.run(prompt_lengths(shown, card, EnvInputs(images, prompt, NO_RUNNER)))
     if not lengths:
         raise InputError(f"{data.ref} has no row of answer-{config.distil.split}. Choose another synth.distil.split.")

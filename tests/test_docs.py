@@ -130,6 +130,35 @@ def test_commands_compose(command: str) -> None:
     compose.load(stage, [word.split(",")[0] if re.fullmatch(r"\w+=\w+(,\w+)+", word) else word for word in given])
 
 
+CHOICES = (
+    "+recipe=toolsrl",
+    "+recipe=codev engine=vllm_server teacher=endpoint judge=openai judge@filter.second_judge=openai filter=judged",
+    "+recipe=codevision engine=vllm teacher=model judge=separate filter=taught",
+    "+recipe=codedance data=easy_vqa filter=hard",
+    "+recipe=pyvision_video filter=near probe=causal",
+    "+recipe=mini_o3 data=toolsrl_documents advantage=turn_level loss=gspo",
+)
+"""Choices that have, together, every section that pages name keys of."""
+
+_ASSIGNMENT = re.compile(r"(?<![\w/.+~@-])([a-z_]+(?:\.[a-z_0-9]+)+)=")
+
+
+@pytest.mark.slow
+def test_keys_in_running_text_exist() -> None:
+    """What a page sets in a span of code, ``rl.bad_rows=skip``, is accepted as it stands: without a plus sign."""
+    leaves = {leaf for words in CHOICES for leaf in compose.flat(compose.load("rl", words.split()).values)}
+    known = {leaf.rsplit(".", n)[0] for leaf in leaves for n in range(leaf.count(".") + 1)}
+    wrong = {
+        f"{name(page)}: {key}"
+        for page in PAGES
+        if page.name != "CHANGELOG.md" and page.parent.name != "decisions"  # of other days
+        for span in re.findall(r"`([^`\n]+)`", _FENCE.sub("", page.read_text()))
+        for key in _ASSIGNMENT.findall(span)
+        if key not in known and not key.startswith("data.tasks.")  # as a data set names them
+    }
+    assert not wrong, f"no such keys: {sorted(wrong)}"
+
+
 def test_commands_are_of_the_command_line() -> None:
     known = {*STAGES, "artifacts", "benchmarks", "config", "sandbox", "doctor", "view", "reproduce", "map"}
     found = {command.split()[1] for page in PAGES for command in commands(page.read_text())}

@@ -79,6 +79,9 @@ def test_a_row_names_the_rule_that_scores_its_answer(tmp_path: Path) -> None:
         bad = parquet(tmp_path / wrong, rows(1, rule=wrong))
         with pytest.raises(InputError, match=told):
             generate(0, 0, "train", path=bad, name="chartqa")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match=r"its tolerance is 0\.05; give rule: numeric"):
+        generate(0, 0, "train", path=parquet(tmp_path / "none", rows(1, tolerance=0.05)), name="chartqa")
 
 
 def test_jsonl_rows_name_image_files(tmp_path: Path) -> None:
@@ -120,9 +123,14 @@ def test_bad_rows_are_named(change: dict[str, Any], message: str, tmp_path: Path
 def test_a_column_that_looks_like_a_slip_is_refused(wrong: str, right: str, tmp_path: Path) -> None:
     values = [{key: value for key, value in row.items() if key != right} | {wrong: "x"} for row in rows(1)]
     path = parquet(tmp_path, values)
-    for look in (lambda: generate(0, 0, "train", path=path, name="own"), lambda: survey("train", path=path)):
+    for look in (
+        lambda: generate(0, 0, "train", path=path, name="own"),
+        lambda: survey("train", path=path),
+        lambda: survey("train", path=path, mapping={"constant_rule": "exact", "root": str(tmp_path)}),
+    ):
         with pytest.raises(InputError, match=f"a column '{wrong}', which is not known. Did you mean '{right}'"):
             look()
+    assert survey("train", path=path, mapping={"source": "source"}).unread == (wrong,)  # its author looked at columns
 
 
 def test_a_survey_counts_rows_and_names_what_is_not_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vtcli.engines.openai.chat import END, TextChat, messages, pack, unpack
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Ledger, Price, TokenUsage
 from vtcli.engines.teachers.estimate import trajectory
-from vtcli.errors import InputError
+from vtcli.errors import ConfigError, InputError
 from vtcli.schema import ImageRef
 
 IMAGE = ImageRef("a", "a", 280, 56, 280, 56)  # 20 tokens of 28 x 28 pixels
@@ -63,6 +63,14 @@ def test_open_requests_wait_for_the_budget_and_hold_the_most_they_may_cost() -> 
     refused = [each for each in found if isinstance(each, BudgetSpentError)]
     assert ledger.spent.tokens == 75 and len(refused) == 15  # a sixth could come to 105
     assert ledger.by_rollout[0] == TokenUsage(10, 5, 1) and "75 tokens" in str(refused[0])
+
+
+@pytest.mark.parametrize("price", [Price(), Price(2.5, 0.0), Price(0.0, 10.0)])
+def test_a_bound_on_money_needs_prices(price: Price) -> None:
+    with pytest.raises(ConfigError, match=r"budget\.money=50 needs both prices above 0"):
+        Budget(money=50.0).require_prices(price)
+    Budget(money=50.0).require_prices(Price(2.5, 10.0))
+    Budget(tokens=50).require_prices(price)
 
 
 def test_a_prompt_is_held_at_what_a_server_counted_of_others() -> None:

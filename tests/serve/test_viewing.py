@@ -157,6 +157,10 @@ def test_what_cannot_be_viewed_says_what_can(tmp_path: Path) -> None:
     (tmp_path / "scores.jsonl").write_text("")
     with pytest.raises(InputError, match="Give the trajectories that they were made of"):
         stored(ArtifactStore(tmp_path), str(tmp_path))
+    for content, told in ((b"", "no line ends in it"), (b'{"a": 1}\n', "not a record"), (b"\x89PNG\r\n", "")):
+        (tmp_path / "rows.jsonl").write_bytes(content)
+        with pytest.raises(InputError, match=rf"rows\.jsonl.*{told}"):
+            stored(ArtifactStore(tmp_path), str(tmp_path / "rows.jsonl"))
     done = CliRunner().invoke(app, ["view", "--home", str(tmp_path)])
     assert isinstance(done.exception, InputError)
     assert "vtcli view needs what to show" in str(done.exception)

@@ -67,6 +67,7 @@ def stored(store: ArtifactStore, given: str) -> ViewSource:
     """
     path = Path(given)
     if path.is_file():
+        _require_record(path)
         return ViewSource(path.name, path.parent, (path,), {"file": str(path)})
     if path.is_dir() and not (path / MANIFEST).is_file():
         return ViewSource(given, path, _trajectories(path, f"The folder {given}"), {"folder": str(path)})
@@ -76,6 +77,14 @@ def stored(store: ArtifactStore, given: str) -> ViewSource:
     facts |= {f"its {parent.kind}": parent.ref for parent in made.parents}
     files = _trajectories(artifact.path, f"{artifact.ref}, a {artifact.kind},")
     return ViewSource(artifact.ref, artifact.path, files, {k: v for k, v in facts.items() if v})
+
+
+def _require_record(path: Path) -> None:
+    """Raises ``InputError`` for a file that does not begin with a trajectory."""
+    begun = next(_lines(path, 0), None)
+    if begun is None:
+        raise InputError(f"{path} has no trajectory: no line ends in it. Trajectories are in {HOLDERS}.")
+    _scored(begun[2], str(path))
 
 
 def _trajectories(folder: Path, what: str) -> tuple[Path, ...]:

@@ -113,13 +113,15 @@ def presets() -> dict[str, str]:
 @functools.lru_cache(maxsize=32)
 def _read(name: str | None, own: str) -> RowMapping:
     values: dict[str, Any] = {}
+    paths = {field.name for field in fields(RowMapping) if field.type == "Paths"}
     if name is not None:
         file = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS / f"{name}.yaml"
         if not file.is_file():
             raise ConfigError(f"preset: there is no preset {name!r}.{nearest(name, presets())} Or give a YAML file.")
-        values = {field.name: [] for field in fields(RowMapping) if field.type == "Paths"} | _load(file)
+        values = {path: [] for path in paths} | _load(file)
     values |= json.loads(own)
-    lists = {f.name for f in fields(RowMapping) if f.type in ("Paths", "tuple[str, ...]")}
+    values.setdefault("strict", name is None and not paths & values.keys())
+    lists = paths | {field.name for field in fields(RowMapping) if field.type == "tuple[str, ...]"}
     for key in lists & values.keys():
         given = values[key]
         values[key] = [given] if isinstance(given, str) else given or []

@@ -410,11 +410,8 @@ def _truth(
     if (choices := parsed(first(row, columns.choices))) is not None:
         given = [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
         if answers[0].strip() not in [text.strip() for text in given]:
-            raise place_problem(
-                place,
-                "choices without the answer",
-                f": its choices are {choices}; expected a list with the answer {answers[0]!r}.",
-            )
+            said = f": its choices are {choices}; expected a list with the answer {answers[0]!r}."
+            raise place_problem(place, "choices without the answer", said)
         truth["choices"] = given
     if (options := parsed(first(row, columns.options))) is not None and isinstance(options, list | tuple):
         if len(options) > MAX_OPTIONS:
@@ -422,9 +419,8 @@ def _truth(
             raise place_problem(place, "too many options", said)
         lines, letter = texts.lettered([str(option) for option in options], answers[0])
         if not letter:
-            raise place_problem(
-                place, "options without the answer", f": its options are {options}; none is the answer {answers[0]!r}."
-            )
+            said = f": its options are {options}; none is the answer {answers[0]!r}."
+            raise place_problem(place, "options without the answer", said)
         question = question if lines[0][4:] in question else "\n".join([question, *lines])
         truth |= {"choices": [line[1] for line in lines], "letter": letter}
     if _numeric(row, columns, place):
@@ -432,7 +428,11 @@ def _truth(
             said = f" is numeric, but its answer is {answers[0]!r}; expected a number such as 2.5."
             raise place_problem(place, "no number", said)
         truth["number"] = number
-    rule = first(row, columns.rule) or columns.constant_rule
+    rule, given = first(row, columns.rule) or columns.constant_rule, first(row, columns.tolerance)
+    if rule is None and given is not None:
+        raise place_problem(
+            place, "a tolerance without a rule", f": its tolerance is {given!r}; give rule: numeric, too."
+        )
     if rule is not None:
         alone = ", ".join(map(repr, sorted(RULES.keys() - NEEDED.keys())))
         if not isinstance(rule, str) or rule not in RULES or not NEEDED.get(rule, set()) <= truth.keys():
@@ -444,7 +444,7 @@ def _truth(
         if rule == "numeric" and len(numbers(answer := str(truth.get("letter", answers[0])))) != 1:
             said = f" has the rule 'numeric', but its answer is {answer!r}; expected one number, such as 2.5."
             raise place_problem(place, "no number", said)
-        if (given := first(row, columns.tolerance)) is not None:
+        if given is not None:
             if (tolerance := _finite(given)) is None or tolerance < 0:
                 said = f": its tolerance is {given!r}; expected a number from 0 on, such as 0.05."
                 raise place_problem(place, "an unknown tolerance", said)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from vtcli.config.bounds import above, at_least
-from vtcli.errors import EngineError
+from vtcli.errors import ConfigError, EngineError
 
 MILLION = 1_000_000
 
@@ -43,6 +43,14 @@ class Budget:
 
     def __post_init__(self) -> None:
         above(0, self, "tokens", "money")
+
+    def require_prices(self, price: Price) -> None:
+        """Raises ``ConfigError`` for a bound on money where tokens cost nothing: it would never be reached."""
+        if self.money is not None and not (price.input > 0 and price.output > 0):
+            raise ConfigError(
+                f"budget.money={self.money:g} needs both prices above 0; they are price.input={price.input:g} and "
+                f"price.output={price.output:g} for a million tokens. Set both, or bound budget.tokens."
+            )
 
 
 @dataclass(frozen=True, slots=True)
