@@ -129,6 +129,7 @@ def test_kernel_and_reference_are_compared_where_a_cpu_can() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.wide
 def test_the_trials_run_on_a_cpu_with_the_miniature(capsys: pytest.CaptureFixture[str]) -> None:
     machine.gpus.cache_clear()
     found = {o.check: o for o in gpu.examine(True, None, nothing)}

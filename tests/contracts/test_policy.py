@@ -33,6 +33,8 @@ from vtcli.schema import Completion, ImageRef, Trajectory
 
 OFTEN = ("qwen2_5_vl", "internvl")
 """In every run of the suite; the others in the slow one."""
+COUSINS = ("qwen2_vl", "smolvlm")
+"""On vLLM in the widest suite: SmolVLM is Idefics3's class there, and Qwen2-VL has Qwen2.5-VL's language model."""
 REFUSED = {("gemma3", "vllm"), ("gemma3", "vllm_server")}
 """vLLM's attention for CPUs shows a token of an image none of those behind it."""
 ENGINES = {
@@ -53,8 +55,8 @@ def pairs() -> Iterator[Any]:
         for kind in (*SIZES, *BUILD):
             if (kind, engine) not in REFUSED:
                 marks = [*([mark] if mark else []), *([] if kind in OFTEN else [pytest.mark.slow])]
-                if kind not in OFTEN and engine == "vllm_server":  # a server is the same for every family
-                    marks.append(pytest.mark.wide)
+                if kind not in OFTEN and (engine == "vllm_server" or (engine == "vllm" and kind in COUSINS)):
+                    marks.append(pytest.mark.wide)  # a server is the same for every family
                 yield pytest.param((kind, engine), id=f"{kind}-{engine}", marks=marks)
 
 

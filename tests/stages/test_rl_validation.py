@@ -109,6 +109,7 @@ def test_training_is_the_same_bit_for_bit_and_a_killed_validation_is_written_onc
 
 
 @pytest.mark.slow
+@pytest.mark.wide
 def test_it_takes_turns_with_a_learner_and_an_engine_that_sleep(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     awake = run(home, "awake", backend=Backend(zero_stage=1), validate=EVERY)
     monkeypatch.setattr(stage, "open_policy", sleepy)

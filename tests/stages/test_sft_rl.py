@@ -192,11 +192,13 @@ POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:
     [
         ("rl", f"{LEARNER}.update:1:after"),  # the learner has new weights, the policy the old ones; no checkpoint yet
         ("rl", f"{POLICY}.update:1:halfway"),  # in the second step's weight sync
-        ("rl", "vtcli.store.checkpoints:Checkpoints.begin:2:before"),  # at a phase's end, exported, not yet saved
+        # At a phase's end, exported, not yet saved.
+        pytest.param("rl", "vtcli.store.checkpoints:Checkpoints.begin:2:before", marks=pytest.mark.wide),
         ("rl", "vtcli.store.checkpoints:Checkpoints.finish:2:before"),  # by the thread: written, and not yet renamed
-        ("rl", f"{LEARNER}.export:3:before"),  # after both phases: all steps are done
+        # After both phases: all steps are done.
+        pytest.param("rl", f"{LEARNER}.export:3:before", marks=pytest.mark.wide),
         ("sft", f"{LEARNER}.step:{{epoch}}:after"),  # an epoch's last update, of which nothing is written
-        ("sft", f"{LEARNER}.step:{{next}}:before"),
+        pytest.param("sft", f"{LEARNER}.step:{{next}}:before", marks=pytest.mark.wide),
     ],
 )
 def test_killed_at_a_moment_it_ends_as_if_it_had_not_been(home: Path, stage: str, moment: str) -> None:
