@@ -6,6 +6,7 @@ PIP_ARGS ?=
 VENV := .venv
 VLLM := .venv-vllm
 HARNESS := .venv-harness
+SLOW = $(BIN)/python -m pytest -q --durations=15 -m "slow and not rounds and not slurm and not wide"
 VLLM_WIDE = $(VLLM)/bin/python -m pytest -q -rs -m wide
 VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm and not wide"
 BIN := $(VENV)/bin
@@ -14,9 +15,9 @@ STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
-test test-slow test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-wide: export OMP_NUM_THREADS ?= 1
+test test-slow test-slow-stages test-slow-rest test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-wide: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-wide test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-slow-stages test-slow-rest test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-wide test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -54,8 +55,13 @@ test: setup
 	$(BIN)/python -m pytest -q --durations=10 tests
 
 # Runs that are killed and go on, several ranks, every recipe from data to report: minutes. CI runs them too.
-test-slow: setup
-	$(BIN)/python -m pytest -q --durations=25 -m "slow and not rounds and not slurm and not wide"
+test-slow: test-slow-stages test-slow-rest
+
+test-slow-stages: setup
+	$(SLOW) tests/stages tests/test_tutorial.py
+
+test-slow-rest: setup
+	$(SLOW) tests --ignore tests/stages --ignore tests/test_tutorial.py
 
 # The attacks on the sandbox at each weaker tier, as an ordinary user: about five minutes. test-slow has the strongest.
 test-sandbox: setup
