@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from vtcli.algo.losses import LossConfig
+from vtcli.algo.optim import Optim
 from vtcli.config import compose, machine
+from vtcli.engines.teachers.distil import Distillation
 from vtcli.errors import ConfigError
 
 TOOLSRL = "+recipe=toolsrl"
@@ -160,6 +163,18 @@ def test_a_wrong_value_says_where_it_was_set() -> None:
     object.__setattr__(job, "values", {**job.values, "rl": {"temperature": "warm"}})
     with pytest.raises(ConfigError, match=r"rl.temperature: expected a number, got 'warm' \(str\)\.\n  set in "):
         compose.build(Demo, job)
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [("rl.optim", Optim), ("sft.optim", Optim), ("rl.loss", LossConfig), ("synth.distil", Distillation)],
+)
+def test_what_can_be_set_is_a_key(section: str, settings: Any) -> None:
+    """`vtcli config show` lists it, and an override needs no plus sign. A function of one's own is added."""
+    values: Any = composed(TOOLSRL, "scale=tiny")
+    for part in section.split("."):
+        values = values[part]
+    assert {field.name for field in fields(settings)} - set(values) <= {"surrogate"}
 
 
 def test_every_value_of_a_recipe_names_its_source() -> None:
