@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 from vtcli import judging
@@ -42,6 +43,7 @@ from vtcli.filters.reading import TAUGHT_FILE, messages_of, samples_of, taught_o
 from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.judging import oracle
+from vtcli.judging.rubrics import load as load_rubric
 from vtcli.progress import RowBars
 from vtcli.protocols import Signal
 from vtcli.report import accounts
@@ -58,7 +60,7 @@ from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import codec, disk, parquet, shards, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, as_given, encode_png
-from vtcli.store.records import SamplesOfAnyShape
+from vtcli.store.records import SamplesOfAnyShape, in_training
 
 RUNTIME_KEYS = (
     *(
@@ -194,7 +196,10 @@ def run(config: Config) -> Artifact:
             return stage.reused
         tables = _tables(config, data)
         rows = _rows(config, tables)
-        rolling, held = _Rollouts(config, stage, data, source), ReferenceReader(facts, against, config.against_splits)
+        rolling, held = (
+            _Rollouts(config, stage, data, source),
+            ReferenceReader(facts, against, config.against_splits, config.bad_rows),
+        )
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
         # Asked for the rows that are left when a rule wants the fact: put dear rules last.
@@ -289,7 +294,10 @@ class _Rollouts:
             self.loop.__enter__()
             self._open = True
         sets = {name: self._samples(name) for name in {row.file for row in rows if row.form == "answer"}}
-        config, measurement = self.config, _measurement(self.config, self.stage, self.source, offered)
+        config, measurement = (
+            self.config,
+            _measurement(self.config, self.stage, self.source, self.measure.rubrics, offered),
+        )
         stored = StoredRates(self.stage.store.root / ".facts" / "pass_rate" / f"{measurement}.jsonl")
 
         def load(row: RowFacts) -> Sample:
@@ -305,9 +313,13 @@ class _Rollouts:
     def judges(self, rules: Mapping[str, Rule]) -> JudgeMeter:
         """The judges that are asked about questions, with the images as the policy is given them."""
         sets: dict[str, SamplesOfAnyShape] = {}
+        opening = Lock()  # questions are loaded in threads
 
         def load(row: RowFacts) -> Sample:
-            return (sets.get(row.file) or sets.setdefault(row.file, self._samples(row.file))).load(row.index)
+            with opening:
+                if row.file not in sets:
+                    sets[row.file] = self._samples(row.file)
+            return sets[row.file].load(row.index)
 
         given = [judge for judge in (self.config.judge, self.config.second_judge) if judge is not None]
         opened = [partial(judge, images=self.images, home=self.stage.store.root) for judge in given]
@@ -320,8 +332,9 @@ class _Rollouts:
 
     def _samples(self, name: str) -> SamplesOfAnyShape:
         form, _, split = name.partition("-")
-        # Its rows are those of the rules, by number; ``sizes.images`` drops shapes that no model can be shown.
-        return SamplesOfAnyShape(self.data, form, split, self.images, self.config.bad_rows)
+        # Its rows are those of the rules, by number, and were checked with them, or are when they are read.
+        # ``sizes.images`` drops shapes that no model can be shown.
+        return SamplesOfAnyShape(self.data, form, split, self.images, in_training(self.config.bad_rows))
 
     async def _start(self, offered: bool) -> Player:
         if offered not in self.players:
@@ -346,12 +359,14 @@ class _Rollouts:
         outcomes = [outcome for rate in rates.values() for outcome in rate.outcomes]
         if not outcomes:
             return
-        broken, unjudged = outcomes.count("broken"), outcomes.count("unjudged")
+        broken = outcomes.count("broken")
+        asked = [o for rate in rates.values() for o, judged in zip(rate.outcomes, rate.asked, strict=False) if judged]
+        unjudged = asked.count("unjudged") / len(asked) if asked else None
         where = f"filter ({self.data.ref})"
         if player and player.roomless and player.rollouts == len(player.roomless):
             refuse_no_room(player.roomless, self.config.limits, "filter.limits.max_tokens")
         refuse_broken(broken / len(outcomes), self.config.max_broken, player.broken if player else [], "filter", where)
-        self.measure.check(unjudged / len(outcomes), self.config.max_unjudged, "filter")
+        self.measure.check(unjudged, self.config.max_unjudged, "filter")
 
     def close(self) -> None:
         if not self._open:
@@ -366,7 +381,7 @@ class _Rollouts:
             self.loop.__exit__(None, None, None)
 
 
-def _measurement(config: Config, stage: StageRun, source: ModelSource, offered: bool) -> str:
+def _measurement(config: Config, stage: StageRun, source: ModelSource, rubrics: Sequence[str], offered: bool) -> str:
     """Returns a file's name made of everything that a pass rate depends on, except its question."""
     job = codec.encode(config.job)
     sections: dict[str, Any] = {key: job.get(key) for key in MEASUREMENT}
@@ -378,7 +393,8 @@ def _measurement(config: Config, stage: StageRun, source: ModelSource, offered: 
     limits = {key: value for key, value in codec.encode(config.limits).items() if key != "timeout_s"}
     own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, limits]
     own += [] if offered else ["without tools"]
-    value = [_weights(stage, source), outside_code(targets(sections)), sections, own]
+    texts = {rubric: codec.encode(load_rubric(rubric)) for rubric in rubrics}
+    value = [_weights(stage, source), outside_code(targets(sections)), sections, texts, own]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -425,6 +441,7 @@ def _finish(
     counts = {name: sum(row.file == name for row in found.kept) for name in tables}
     dropped = {step.name: len(step.dropped) for step in found.steps}
     stage.tracker.metrics({"kept": float(len(found.kept))} | {f"dropped/{k}": float(v) for k, v in dropped.items()}, 0)
-    artifact = stage.commit(out, {"rows": counts, "dropped": dropped})
+    bad = {name: {"cannot be read": len(table.bad)} for name, table in tables.items() if table.bad}
+    artifact = stage.commit(out, {"rows": counts, "dropped": dropped} | ({"bad_rows": bad} if bad else {}))
     print_all(accounts.filtered(said))
     return artifact

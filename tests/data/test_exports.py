@@ -174,6 +174,13 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "home"]
 
 
+def test_an_export_into_a_link_to_an_empty_folder_fills_that_folder(store: ArtifactStore, tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "large")
+    assert export(store, "dataset@latest", "verl", tmp_path / "out")
+    assert (tmp_path / "out").is_symlink() and (tmp_path / "large" / "README.md").is_file()
+
+
 def test_the_command_says_rows_and_sources(store: ArtifactStore, tmp_path: Path) -> None:
     words = ["export", "dataset@latest", "--to", "hf", str(tmp_path / "out"), "--home", str(store.root)]
     found = CliRunner().invoke(app, words)

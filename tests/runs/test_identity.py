@@ -164,6 +164,11 @@ def test_our_own_source_makes_another_artifact_but_loses_no_work(
     assert "the source of vtcli changed since this command made charts:v1" in caplog.text
 
 
+def test_a_long_prompt_of_a_plug_point_is_no_file() -> None:
+    prompt = "You judge answers of a model. " + "Say what is right. " * 20  # longer than a name of a file may be
+    assert not list(identity.files_of({"reward": {"_target_": "my.reward", "prompt": prompt, "more": [prompt]}}))
+
+
 def test_a_file_that_a_plug_points_value_names_counts(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("one")

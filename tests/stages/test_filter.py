@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -345,6 +345,29 @@ def test_a_judge_without_verdicts_and_broken_rollouts_end_the_run(home: Path, mo
     with pytest.raises(EngineError, match=r"filter \(data:v1\): 100% of the rollouts broke.*no pixels today"):
         stage.run(config(home, "broken", seed=11))
     assert not (home / "broken").exists()
+
+
+class SilentJudge:
+    """A judge that answers nothing."""
+
+    name, trouble = "silent", ""
+
+    async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None: ...
+    async def close(self) -> None: ...
+
+
+async def few_are_asked(trajectory: Trajectory, *, judge: Any) -> Mapping[str, Any]:
+    """Rules decide most answers. A judge is asked about the others, and says nothing."""
+    asked = trajectory.sample.id == "q1" and trajectory.seed % 2
+    return {"answer_correct": None, "judged": ["answer"], "unjudged": ["answer"]} if asked else {"answer_correct": 1}
+
+
+def test_answers_that_rules_decide_do_not_hide_a_dead_judge(home: Path) -> None:
+    told = r"filter: the judge silent gave no verdict on 100\.0% of the trajectories that it was asked about"
+    changes: dict[str, Any] = {"signals": {"answer": few_are_asked}, "judge": lambda **_: SilentJudge(), "seed": 40}
+    with pytest.raises(EngineError, match=told):
+        stage.run(config(home, "silent", **changes, max_unjudged=0.5, rollouts=Rollouts(k=8)))
+    assert not (home / "silent").exists()
 
 
 def test_prompts_without_room_are_no_wrong_answers(home: Path) -> None:

@@ -198,6 +198,18 @@ def test_a_row_that_cannot_be_read_is_the_users_error_alone() -> None:
     meter.close()
 
 
+def test_what_judges_said_of_the_rows_is_put_together_once() -> None:
+    """Rules and histograms look at it row by row: together that took the square of the rows."""
+    judge: Any = Mute
+    rows = [replace(ROW, id=str(number)) for number in range(3)]
+    meter = JudgeMeter([judge], ["q"], lambda row: pytest.fail("known"), concurrency=4)
+    meter.found["q"] = {row.key: (1.0,) for row in rows}
+    meter(rows, lambda row, outcomes: False)
+    assert meter["q"] is meter["q"] and len(meter["q"]) == 3
+    meter(rows[:1], lambda row, outcomes: False)
+    assert list(meter["q"]) == [rows[0].key]
+
+
 def test_rules_name_their_rubrics_and_the_oracle_is_refused(home: Path) -> None:
     own = {"mine": partial(judged.agreed, rubric="deepeyes_answer")}
     assert rubrics_of(RULES | own) == ["codedance_quality", "deepeyes_answer", "external_knowledge"]

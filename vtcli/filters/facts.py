@@ -47,6 +47,7 @@ class PassRate:
     content: str  # ``RowFacts.content``
     outcomes: tuple[Outcome, ...]
     answers: tuple[str | None, ...] = ()  # what each rollout answered; None without an answer
+    asked: tuple[bool, ...] = ()  # whether a judge was asked about it
 
     @property
     def right(self) -> int:

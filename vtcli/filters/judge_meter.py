@@ -63,6 +63,7 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
         self._judges: list[Judge] = []
         self._loop: EventLoop | None = None
         self._rows: Sequence[RowFacts] = ()
+        self._said: dict[str, Mapping[tuple[str, str], Scores]] = {}  # by rubric, of these rows: rules ask row by row
         self.found: dict[str, dict[tuple[str, str], Scores]] = {rubric: {} for rubric in rubrics}
         self.down: dict[str, str] = {}  # the error of each judge that is gone
 
@@ -74,6 +75,7 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
     def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> Judged:
         del decided
         self._rows = [row for row in rows if row.form == FORM]
+        self._said.clear()
         return self
 
     def __iter__(self) -> Iterator[str]:
@@ -84,6 +86,8 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
 
     def __getitem__(self, rubric: str) -> Mapping[tuple[str, str], Scores]:
         """Raises ``EngineError`` when no judge is left, ``ConfigError`` for the same model twice."""
+        if rubric in self._said:
+            return self._said[rubric]
         known, rows = self.found[rubric], self._rows
         if rubric in self._contested:
             rivals = {row.key: rival for row in rows if (rival := self._rival(row)) is not None}
@@ -95,7 +99,8 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
                 self._loop = EventLoop()
                 self._loop.__enter__()
             known.update(self._loop.run(self._all(rubric, todo)))
-        return {row.key: known[row.key] for row in rows}
+        self._said[rubric] = {row.key: known[row.key] for row in rows}
+        return self._said[rubric]
 
     def close(self) -> None:
         if self._loop is None:

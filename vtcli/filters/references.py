@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from vtcli.benchmarks import samples
 from vtcli.benchmarks.benchmark import Benchmark
@@ -25,8 +26,15 @@ ReadImages = Callable[[], Sequence[bytes]]
 class ReferenceReader:
     """``references`` for ``applying.apply``: read once, when the first rule wants them."""
 
-    def __init__(self, facts: Path, artifacts: Sequence[Artifact], splits: Sequence[str]) -> None:
+    def __init__(
+        self,
+        facts: Path,
+        artifacts: Sequence[Artifact],
+        splits: Sequence[str],
+        bad_rows: Literal["error", "skip"] = "error",
+    ) -> None:
         self._facts, self._artifacts, self._splits = facts, artifacts, splits
+        self._bad_rows: Literal["error", "skip"] = bad_rows
         self._benchmarks: list[tuple[Path, str, Benchmark, ImageStore]] = []
         self._encoded: dict[tuple[str, str], ReadImages] = {}
         self._found: References | None = None
@@ -74,7 +82,7 @@ class ReferenceReader:
                 )
             schema = parquet.DEMO_SCHEMA if artifact.kind == "demos" else parquet.SAMPLE_SCHEMA
             for path in paths:
-                table = parquet.ParquetTable(path, schema, "error")
+                table = parquet.ParquetTable(path, schema, self._bad_rows)
                 for row in facts_of(table):
                     named = replace(row, file=f"{artifact.ref}/{row.file}")
                     yield named, lambda table=table, index=row.index: table.images(index)

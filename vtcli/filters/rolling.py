@@ -76,6 +76,7 @@ class AnswerOutcome:
 
     outcome: Outcome
     answer: str | None
+    asked: bool = False  # whether a judge was
 
 
 @dataclass
@@ -104,7 +105,8 @@ class Player:
             self.roomless.append(found)
         (signals,) = await self.measure([found])
         value = signals.values.get(self.right)
-        return AnswerOutcome("unjudged" if value is None else "right" if value > 0.5 else "wrong", found.answer)
+        outcome = "unjudged" if value is None else "right" if value > 0.5 else "wrong"
+        return AnswerOutcome(outcome, found.answer, bool(signals.values.get("judged")))
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ class PassRateMeter:
 
     def _rate(self, row: RowFacts) -> PassRate:
         known = self.stored.get(row.content)
-        return PassRate(row.content, known.outcomes[: self.config.k], known.answers[: self.config.k])
+        first = slice(self.config.k)
+        return PassRate(row.content, known.outcomes[first], known.answers[first], known.asked[first])
 
     def _missing(self, row: RowFacts, decided: Decided) -> list[int]:
         """The numbers of the ``k`` rollouts that are still to be made."""
@@ -158,6 +161,7 @@ class PassRateMeter:
         known = self.stored.get(row.content)
         answers = list(known.answers)
         outcomes = list(known.outcomes[: len(answers)])
+        asked = [*known.asked, *(False for _ in answers)][: len(answers)]
         left = self._missing(row, decided)
         together = 1 if self.config.early_stop else len(left)
         for start in range(0, len(left), together):
@@ -165,6 +169,7 @@ class PassRateMeter:
             done = await asyncio.gather(*(player.outcome(members[n]) for n in part))
             for n, found in zip(part, done, strict=True):
                 outcomes[n : n + 1], answers[n : n + 1] = [found.outcome], [found.answer]
+                asked[n : n + 1] = [found.asked]
             if self.config.early_stop and decided(row, outcomes[: self.config.k]):
                 break
-        self.stored.put(PassRate(row.content, tuple(outcomes), tuple(answers)))
+        self.stored.put(PassRate(row.content, tuple(outcomes), tuple(answers), tuple(asked)))

@@ -102,8 +102,15 @@ def files_of(values: Any) -> Iterator[Path]:
     for node in _nodes(values):
         for text in _texts({key: value for key, value in node.items() if key != TARGET}):
             looks_so = len(text) < 4096 and "\n" not in text and ("/" in text or Path(text).suffix)
-            if looks_so and Path(text).is_file():
+            if looks_so and _is_file(text):
                 yield Path(text)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # no name of a file is so long: a prompt, say
+        return False
 
 
 def _nodes(values: Any) -> Iterator[Mapping[str, Any]]:

@@ -96,7 +96,9 @@ class ImportedRuns:
         """The files that are read, images included, by names that do not say where they lie; none without a path."""
         if self.path is None:
             return {}
-        found = rows.reads(SPLIT, sys.maxsize, **self._set)
+        found = [*rows.reads(SPLIT, sys.maxsize, **self._set)]
+        if (asked := self.questions) is not None:  # its pictures and answers are scored
+            found += rows.reads(SPLIT, sys.maxsize, path=asked.path, preset=asked.preset, mapping=asked.mapping)
         return {f"imported/{number}/{path.name}": path for number, path in enumerate(dict.fromkeys(found))}
 
     def read(self, images: ImageStore, work: Path, bad_rows: Literal["error", "skip"], seed: int) -> ImportedGroups:

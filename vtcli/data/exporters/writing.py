@@ -43,6 +43,9 @@ def export(
         raise InputError(f"{folder} is there already. Give a folder that does not exist, or an empty one.")
     if folder.absolute() == Path.cwd():
         raise InputError(f"{folder} is where this command was given, and would be replaced. Give a folder in it.")
+    folder = folder.resolve()
+    if folder.is_mount():
+        raise InputError(f"{folder} is where a disk is mounted, and cannot be replaced. Give a folder in it.")
     draft = folder.with_name(f".{folder.name}{disk.LEFTOVER}")
     with disk.checked(folder):
         shutil.rmtree(draft, ignore_errors=True)
