@@ -38,7 +38,7 @@ class StoredHashes:
         return found
 
     def put(self, found: dict[str, bytes]) -> None:
-        """Durably, behind what is there; the torn end of a killed run is cut off. Raises ``InputError`` for disk
+        """Appends, behind what is there; the torn end of a killed run is cut off. Raises ``InputError`` for disk
         trouble."""
         new = {bytes.fromhex(sha): value for sha, value in found.items()}
         what = f"the image hashes in {self.path}"
