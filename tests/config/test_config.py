@@ -152,6 +152,8 @@ def test_a_list_of_the_command_line_replaces_the_files_list_with_its_origins() -
     assert {origin[key] for key in origin if key.startswith("eval.forms")} == {"command line: eval.forms=[answer]"}
     assert origin["plan.lengths.image.1"] == "command line: plan.lengths.image=[5,6]"
     assert origin["plan.lengths.turns"].startswith("conf/")
+    chosen = compose.load("eval", [TOOLSRL, "scale=tiny", "benchmark=[vstar]"]).origins  # a list of files
+    assert chosen["benchmark.vstar.title"].startswith("conf/benchmark/vstar.yaml:")
 
 
 def test_a_wrong_value_says_where_it_was_set() -> None:

@@ -353,7 +353,7 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     ConfigLoaderImpl._apply_overrides_to_config(ours, composed)  # pyright: ignore[reportPrivateUsage]
     values = _plain(composed)
-    return Job(stage, values, Origins(flat(values), lambda: with_overrides(set_by(), overrides)))
+    return Job(stage, values, Origins(flat(values), lambda: with_overrides(set_by(), choices, settings)))
 
 
 @functools.lru_cache(maxsize=256)

@@ -56,11 +56,13 @@ def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path
     return set_by
 
 
-def with_overrides(set_by: Mapping[str, str], overrides: Sequence[Override]) -> dict[str, str]:
-    """``set_by`` after the overrides of a command line. A list of an override replaces the whole list of a file."""
-    lists = tuple(f"{o.key_or_group}." for o in overrides if isinstance(o.value(), list))
+def with_overrides(
+    set_by: Mapping[str, str], choices: Sequence[Override], settings: Sequence[Override]
+) -> dict[str, str]:
+    """``set_by`` after a command line's choices of files and settings. A setting's list replaces a file's whole list."""
+    lists = tuple(f"{setting.key_or_group}." for setting in settings if isinstance(setting.value(), list))
     left = {key: place for key, place in set_by.items() if not key.startswith(lists)}
-    return {**left, **{o.key_or_group: f"command line: {o.input_line}" for o in overrides}}
+    return {**left, **{o.key_or_group: f"command line: {o.input_line}" for o in (*choices, *settings)}}
 
 
 def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:
