@@ -59,7 +59,7 @@ def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path
 def with_overrides(
     set_by: Mapping[str, str], choices: Sequence[Override], settings: Sequence[Override]
 ) -> dict[str, str]:
-    """``set_by`` after a command line's choices of files and settings. A setting's list replaces a file's whole list."""
+    """``set_by`` after a command line's files and settings. A setting's list replaces a file's whole list."""
     lists = tuple(f"{setting.key_or_group}." for setting in settings if isinstance(setting.value(), list))
     left = {key: place for key, place in set_by.items() if not key.startswith(lists)}
     return {**left, **{o.key_or_group: f"command line: {o.input_line}" for o in (*choices, *settings)}}
