@@ -35,7 +35,7 @@ server.wait()
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except OSError:  # also where it ends between open and read
         return True
 
 
