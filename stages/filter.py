@@ -196,10 +196,8 @@ def run(config: Config) -> Artifact:
             return stage.reused
         tables = _tables(config, data)
         rows = _rows(config, tables)
-        rolling, held = (
-            _Rollouts(config, stage, data, source),
-            ReferenceReader(facts, against, config.against_splits, config.bad_rows),
-        )
+        rolling = _Rollouts(config, stage, data, source)
+        held = ReferenceReader(facts, against, config.against_splits, config.bad_rows)
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
         # Asked for the rows that are left when a rule wants the fact: put dear rules last.
@@ -294,10 +292,8 @@ class _Rollouts:
             self.loop.__enter__()
             self._open = True
         sets = {name: self._samples(name) for name in {row.file for row in rows if row.form == "answer"}}
-        config, measurement = (
-            self.config,
-            _measurement(self.config, self.stage, self.source, self.measure.rubrics, offered),
-        )
+        config = self.config
+        measurement = _measurement(config, self.stage, self.source, self.measure.rubrics, offered)
         stored = StoredRates(self.stage.store.root / ".facts" / "pass_rate" / f"{measurement}.jsonl")
 
         def load(row: RowFacts) -> Sample:

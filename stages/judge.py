@@ -30,12 +30,9 @@ from vtcli.signals.measuring import OpenJudge
 from vtcli.store import codec, disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
-RUNTIME_KEYS = (
-    "scoring.concurrency",
-    "scoring.max_unjudged",
-    "scoring.recipes_in",
-    *judging.RUNTIME_KEYS,
-)  # change nothing in what is said
+RUNTIME_KEYS = ("scoring.concurrency", "scoring.max_unjudged", "scoring.recipes_in", *judging.RUNTIME_KEYS)
+"""Keys that change nothing in what is said."""
+
 ORACLE = "oracle"  # agreement's other side
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes import cut_image
 from PIL import Image
 
 from vtcli.benchmarks.benchmark import Benchmark, Format
@@ -107,6 +108,25 @@ def test_wrong_settings_are_one_clear_error() -> None:
         measures = {"image_hashes": lambda rows, decided: {}, "references": lambda rows, decided: {}}
         with pytest.raises(ConfigError, match=rf"filter\.rules\.held: {said}.*expected"):
             applying.apply(rules, [ROW], measures, 1)  # type: ignore[arg-type]
+
+
+def test_references_that_cannot_be_read_are_left_out_by_choice_and_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    with store.draft("data", "dataset", seed=0, stage="synth") as draft:
+        rows = [
+            (Sample(name, "t", "answer", "test", "Which?", "A", (), (), {"rule": "exact"}), [image])
+            for name, image in (("good", png(noise(1))), ("cut", png(noise(2))))
+        ]
+        records.write_samples(draft.path / "answer-test.parquet", rows)
+        cut_image(draft.path / "answer-test.parquet", 1)
+        draft.commit()
+    given = (tmp_path / ".facts", [store.resolve("data:v1")], ["test"])
+    with pytest.raises(InputError, match=r"(?s)1 of 2 rows of .*answer-test.*filter\.bad_rows=skip"):
+        ReferenceReader(*given)()
+    assert list(ReferenceReader(*given, "skip")()) == [("data:v1/answer-test", "good")]
+    assert "skipped: " in (told := capfd.readouterr().err) and "cut" in told
 
 
 def test_turned_copies_of_held_out_images_and_of_a_benchmarks_go(

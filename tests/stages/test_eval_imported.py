@@ -147,9 +147,8 @@ def test_rollouts_of_verl_find_their_pictures_in_the_set_that_was_asked(tmp_path
     assert made.manifest.summary["answer.all.accuracy.n"] == 4.0  # questions, not rollouts
     assert measured(tmp_path, server, path=tmp_path / "3.jsonl", **given).ref == made.ref
     parquet(tmp_path / "set.parquet", [row | {"data_source": "other"} for row in rows])  # what is scored has changed
-    assert {
-        s.trajectory.sample.task for s in found(measured(tmp_path, server, path=tmp_path / "3.jsonl", **given))
-    } == {"other"}
+    again = measured(tmp_path, server, path=tmp_path / "3.jsonl", **given)
+    assert {s.trajectory.sample.task for s in found(again)} == {"other"}
     lines(tmp_path / "4.jsonl", [*told, verl("What else?", None, "red")])
     said = r"(?s)0 rows of eval.imported.questions ask 'What else\?'.*eval\.bad_rows=skip"
     with pytest.raises(InputError, match=said):

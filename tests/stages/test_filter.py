@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from fakes import native_card
+from fakes import cut_image, native_card
 from PIL import Image
 
 from stages import eval as evaluation
@@ -28,6 +28,7 @@ from vtcli.config import compose
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.filters import contamination, duplicates, hashing, lengths, pass_rate, sizes, turns, verifiable
 from vtcli.filters.rolling import Rollouts
+from vtcli.judging import rubrics
 from vtcli.rollout.loop import Limits, RolloutRequest
 from vtcli.schema import Sample, Scored, Stop, Trajectory
 from vtcli.store import records
@@ -368,6 +369,33 @@ def test_answers_that_rules_decide_do_not_hide_a_dead_judge(home: Path) -> None:
     with pytest.raises(EngineError, match=told):
         stage.run(config(home, "silent", **changes, max_unjudged=0.5, rollouts=Rollouts(k=8)))
     assert not (home / "silent").exists()
+
+
+def test_another_text_of_a_rubric_measures_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def judged(trajectory: Trajectory, *, judge: Any, rubric: str = "deepeyes_answer") -> Mapping[str, Any]:
+        return await by_seed(trajectory)
+
+    asked = count_rollouts(monkeypatch)
+    changes: dict[str, Any] = {"signals": {"answer": judged}, "judge": lambda **_: SilentJudge(), "seed": 41}
+    stage.run(config(home, "first", **changes))
+    stage.run(config(home, "same", **changes))
+    assert len(asked) == 4 * QUESTIONS
+    monkeypatch.setattr(stage, "load_rubric", lambda name: dataclasses.replace(rubrics.load(name), system="Be kind."))
+    stage.run(config(home, "other", **changes))
+    assert len(asked) == 8 * QUESTIONS
+
+
+def test_rows_that_are_skipped_are_in_the_manifest(tmp_path: Path) -> None:
+    with ArtifactStore(tmp_path).draft("data", "dataset", seed=0, stage="synth") as draft:
+        rows = [(sample("whole"), [picture(1)]), (sample("cut"), [picture(2)])]
+        records.write_samples(draft.path / "answer-train.parquet", rows)
+        cut_image(draft.path / "answer-train.parquet", 1)
+        draft.commit()
+    with pytest.raises(InputError, match=r"(?s)1 of 2 rows of .*filter\.bad_rows=skip"):
+        stage.run(config(tmp_path, "rows", rules=ROWS, model=None))
+    made = stage.run(config(tmp_path, "rows", rules=ROWS, model=None, bad_rows="skip"))
+    assert ids(made) == ["whole"]
+    assert made.manifest.summary["bad_rows"] == {"answer-train": {"cannot be read": 1}}
 
 
 def test_prompts_without_room_are_no_wrong_answers(home: Path) -> None:

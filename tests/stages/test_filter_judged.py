@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,7 @@ from vtcli.schema import Completion, Sample, Trajectory
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import encode_png
+from vtcli.store.records import SamplesOfAnyShape
 
 PROMPT = {"style": "compact", "system": "{tools}", "tool_question": "{question}", "answer_question": "{question}"}
 ROW = RowFacts("answer-train", 0, "q", "answer", "", "", (), (), "c")
@@ -151,6 +153,23 @@ def test_two_judges_are_asked_once_and_what_they_said_is_stored(home: Path, capf
         "second": "the judges disagree: 0 and 1",
     }
     assert "questions asked of judges" in capfd.readouterr().err
+
+
+def test_questions_that_are_loaded_at_the_same_time_open_their_set_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    class Slow(SamplesOfAnyShape):
+        def __init__(self, data: Any, form: str, *rest: Any) -> None:
+            opened.append(form)
+            time.sleep(0.2)  # all questions are waiting by now
+            super().__init__(data, form, *rest)
+
+    monkeypatch.setattr(stage, "SamplesOfAnyShape", Slow)
+    with JudgeServer(says(0)) as small, JudgeServer(says(1)) as large:
+        run(home, small.url, large.url, "once")
+    assert opened == ["answer"]
 
 
 def test_a_judge_that_is_down_gives_no_verdict_and_its_rows_go_or_stay_by_choice(

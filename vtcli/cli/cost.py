@@ -67,8 +67,9 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
     cluster = parse_cluster(str(section["cluster"]), {"CPU": found.gpu} if found and found.gpu else {})
     host = section["host_gib"]
     if host is not None:
-        within(convert(host, float, "plan.host_gib"), "plan.host_gib", 0, above=True)
-        cluster = replace(cluster, host=float(host))
+        host = convert(host, float, "plan.host_gib")
+        within(host, "plan.host_gib", 0, above=True)
+        cluster = replace(cluster, host=host)
     constants = Constants()
     if found:
         applies = {n: v for n, v in found.constants.items() if n in ON_ANY_DEVICE or found.kind == cluster.gpu.kind}

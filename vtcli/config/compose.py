@@ -39,7 +39,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from vtcli.config import machine, recipes
 from vtcli.config.binding import MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, stage
 from vtcli.config.commandline import named, quoted, remember, spelled_out, written
-from vtcli.config.origins import Origins, set_by_files, with_overrides
+from vtcli.config.origins import Origins, drop_below, set_by_files
 from vtcli.errors import ConfigError
 
 __all__ = [
@@ -353,7 +353,15 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     ConfigLoaderImpl._apply_overrides_to_config(ours, composed)  # pyright: ignore[reportPrivateUsage]
     values = _plain(composed)
-    return Job(stage, values, Origins(flat(values), lambda: with_overrides(set_by(), choices, settings)))
+
+    def set_here() -> dict[str, str]:
+        found = dict(set_by())
+        for setting in settings:
+            if isinstance(setting.value(), list):
+                drop_below(found, setting.key_or_group)
+        return found | {o.key_or_group: f"command line: {o.input_line}" for o in overrides}
+
+    return Job(stage, values, Origins(flat(values), set_here))
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol
 
 import yaml
-from hydra.core.override_parser.types import Override
 
 
 class Default(Protocol):
@@ -50,19 +49,16 @@ def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path
         shown = f"conf/{default.config_path}.yaml" if found[0].is_relative_to(own) else str(found[0])
         root = yaml.compose(found[0].read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         for key, line, replaces in _lines(root, default.package or ""):
-            for below in [k for k in set_by if replaces and k.startswith(f"{key}.")]:
-                del set_by[below]
+            if replaces:
+                drop_below(set_by, key)
             set_by[key] = f"{shown}:{line}"
     return set_by
 
 
-def with_overrides(
-    set_by: Mapping[str, str], choices: Sequence[Override], settings: Sequence[Override]
-) -> dict[str, str]:
-    """``set_by`` after a command line's files and settings. A setting's list replaces a file's whole list."""
-    lists = tuple(f"{setting.key_or_group}." for setting in settings if isinstance(setting.value(), list))
-    left = {key: place for key, place in set_by.items() if not key.startswith(lists)}
-    return {**left, **{o.key_or_group: f"command line: {o.input_line}" for o in (*choices, *settings)}}
+def drop_below(set_by: dict[str, str], key: str) -> None:
+    """Forgets who set the items of a list that another list replaces."""
+    for below in [name for name in set_by if name.startswith(f"{key}.")]:
+        del set_by[below]
 
 
 def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:

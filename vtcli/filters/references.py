@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,7 @@ class ReferenceReader:
             schema = parquet.DEMO_SCHEMA if artifact.kind == "demos" else parquet.SAMPLE_SCHEMA
             for path in paths:
                 table = parquet.ParquetTable(path, schema, self._bad_rows)
+                sys.stderr.writelines(f"skipped: {line}\n" for line in table.bad)
                 for row in facts_of(table):
                     named = replace(row, file=f"{artifact.ref}/{row.file}")
                     yield named, lambda table=table, index=row.index: table.images(index)

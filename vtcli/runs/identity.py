@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -109,8 +110,10 @@ def files_of(values: Any) -> Iterator[Path]:
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except OSError:  # no name of a file is so long: a prompt, say
-        return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # a prompt, say
+            return False
+        raise
 
 
 def _nodes(values: Any) -> Iterator[Mapping[str, Any]]:
