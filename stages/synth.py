@@ -341,7 +341,7 @@ def _distil(config: Config, teacher: TeacherCard) -> Artifact | None:
         InputError: rows or a model that cannot be used, or nothing that is kept.
         EngineError: an endpoint that is gone, or too many broken tries.
     """
-    config.distil.budget.require_prices(teacher.price)
+    config.distil.budget.require_prices(teacher.price, "synth.distil.budget", "teacher.price")
     settings = RunSettings.of(config.job, "demos")
     store = ArtifactStore(settings.home)
     data = store.resolve(config.distil.data or "", "dataset")

@@ -67,10 +67,10 @@ def test_open_requests_wait_for_the_budget_and_hold_the_most_they_may_cost() -> 
 
 @pytest.mark.parametrize("price", [Price(), Price(2.5, 0.0), Price(0.0, 10.0)])
 def test_a_bound_on_money_needs_prices(price: Price) -> None:
-    with pytest.raises(ConfigError, match=r"budget\.money=50 needs both prices above 0"):
-        Budget(money=50.0).require_prices(price)
-    Budget(money=50.0).require_prices(Price(2.5, 10.0))
-    Budget(tokens=50).require_prices(price)
+    with pytest.raises(ConfigError, match=r"x\.budget\.money=50 needs both prices above 0.* y\.price\.output is"):
+        Budget(money=50.0).require_prices(price, "x.budget", "y.price")
+    Budget(money=50.0).require_prices(Price(2.5, 10.0), "x.budget", "y.price")
+    Budget(tokens=50).require_prices(price, "x.budget", "y.price")
 
 
 def test_a_prompt_is_held_at_what_a_server_counted_of_others() -> None:

@@ -197,7 +197,7 @@ def code_card() -> EnvCard:
         ({"url": None}, r"eval\.policy=endpoint needs eval\.endpoint\.url"),
         ({"url": "host:8000"}, r"eval\.endpoint\.url must be the base URL"),
         ({"env": code_card}, r"the environment code has no native tools .* Set eval\.endpoint\.calls=text"),
-        ({"budget": Budget(money=2.0)}, r"budget\.money=2 needs both prices above 0"),
+        ({"budget": Budget(money=2.0)}, r"eval\.endpoint\.budget\.money=2 needs both prices above 0"),
         ({"parameters": {"tools": []}}, r"eval\.endpoint\.parameters may not set tools"),
     ],
 )

@@ -264,7 +264,7 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
             world.config(home, "http://h/v1", **settings)
     with pytest.raises(ConfigError, match=r"teacher\.url must be the base URL"):
         stage.run(world.config(home, "nowhere"))
-    with pytest.raises(ConfigError, match=r"budget\.money=2 needs both prices above 0"):
+    with pytest.raises(ConfigError, match=r"synth\.distil\.budget\.money=2 needs both prices above 0"):
         stage.run(world.config(home, "http://h/v1", budget=Budget(money=2.0)))
     with pytest.raises(ConfigError, match=r"teacher\.parameters may not set messages"):
         stage.run(world.config(home, "http://h/v1", "x", {"parameters": {"messages": []}}))

@@ -64,7 +64,7 @@ class Baseline:
                 f"can describe; its calls are text. Set {self.section}.calls=text"
                 + (", or ask without tools: eval.tools=none" if self.stage == "eval" else "")
             )
-        self.budget.require_prices(self.price)
+        self.budget.require_prices(self.price, f"{self.section}.budget", f"{self.section}.price")
         _ = self.settings("checked", None)
         Endpoint(self.url, self.key_env, self.patience, self.section)
 

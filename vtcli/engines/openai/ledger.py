@@ -44,12 +44,13 @@ class Budget:
     def __post_init__(self) -> None:
         above(0, self, "tokens", "money")
 
-    def require_prices(self, price: Price) -> None:
-        """Raises ``ConfigError`` for a bound on money where tokens cost nothing: it would never be reached."""
+    def require_prices(self, price: Price, budgets: str, prices: str) -> None:
+        """Raises ``ConfigError`` for a bound on money where tokens cost nothing: it would never be reached. ``budgets``
+        and ``prices`` are the sections of the configuration that the two are from."""
         if self.money is not None and not (price.input > 0 and price.output > 0):
             raise ConfigError(
-                f"budget.money={self.money:g} needs both prices above 0; they are price.input={price.input:g} and "
-                f"price.output={price.output:g} for a million tokens. Set both, or bound budget.tokens."
+                f"{budgets}.money={self.money:g} needs both prices above 0, for a million tokens; {prices}.input is "
+                f"{price.input:g} and {prices}.output is {price.output:g}. Set both, or bound {budgets}.tokens."
             )
 
 
