@@ -69,7 +69,7 @@ test-sandbox: setup
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 # In several processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come after it.
-VLLM_FAMILIES := qwen2_5_vl qwen3_vl qwen3_vl_moe internvl idefics3 llava_onevision
+VLLM_FAMILIES := qwen2_5_vl qwen3_vl qwen3_vl_moe internvl idefics3
 test-vllm: test-vllm-stages test-vllm-engines
 
 test-vllm-stages: setup-vllm
@@ -85,7 +85,7 @@ test-vllm-engines: setup-vllm
 # What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; half an hour, before a release.
 test-wide: setup-vllm
 	$(BIN)/python -m pytest -q -m wide tests/attacks tests/cli tests/engines/learner tests/stages
-	for family in qwen2_vl smolvlm $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
+	for family in qwen2_vl smolvlm llava_onevision $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
 	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
 	$(VLLM_WIDE) tests/engines/vllm
 

@@ -33,8 +33,8 @@ from vtcli.schema import Completion, ImageRef, Trajectory
 
 OFTEN = ("qwen2_5_vl", "internvl")
 """In every run of the suite; the others in the slow one."""
-COUSINS = ("qwen2_vl", "smolvlm")
-"""On vLLM in the widest suite: SmolVLM is Idefics3's class there, and Qwen2-VL has Qwen2.5-VL's language model."""
+COUSINS = ("qwen2_vl", "smolvlm", "llava_onevision")
+"""On vLLM in the widest suite: SmolVLM is Idefics3's class there, and the others have language models of their kin."""
 REFUSED = {("gemma3", "vllm"), ("gemma3", "vllm_server")}
 """vLLM's attention for CPUs shows a token of an image none of those behind it."""
 ENGINES = {

@@ -216,6 +216,7 @@ def test_killed_at_a_moment_it_ends_as_if_it_had_not_been(home: Path, stage: str
     assert_same(home / name / f"v{before + 1}", home / name / "v1")
 
 
+@pytest.mark.wide  # two minutes: other moments and other ranks are killed in `make test-slow`
 def test_two_ranks_killed_in_a_weight_sync_end_as_if_they_had_not_been(home: Path) -> None:
     if not (home / "two").exists():
         run(home, "rl", TWO_RANKS_RL, TWO_RANKS)
