@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from vtcli.errors import ConfigError
@@ -43,3 +46,28 @@ def test_a_url_may_already_lead_to_the_completions() -> None:
 def test_the_pictures_of_the_trial_differ_in_what_is_asked() -> None:
     red = {name: (make()[:, :, 0].astype(int) - make()[:, :, 1] > 100).mean() for name, make in trial.PICTURES.items()}
     assert red["disc"] > 0.3 and red["stripes"] == 0
+
+
+def test_a_key_may_end_with_its_line_and_hold_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_TEST", "secret\n")
+    assert Endpoint("http://h/v1", "KEY_OF_TEST", Patience())._key == "secret"
+    monkeypatch.setenv("KEY_OF_TEST", "sec\nret")
+    with pytest.raises(ConfigError, match=r"judge\.key_env=KEY_OF_TEST: its key has a line break"):
+        Endpoint("http://h/v1", "KEY_OF_TEST", Patience())
+
+
+def test_a_login_in_netrc_beside_a_key_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login a password b\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("KEY_OF_TEST", "secret")
+
+    async def ask() -> None:
+        endpoint = Endpoint("http://127.0.0.1:9/v1", "KEY_OF_TEST", Patience())
+        endpoint.open()
+        try:
+            await endpoint.ask({})
+        finally:
+            await endpoint.close()
+
+    with pytest.raises(ConfigError, match=r"netrc and a key in KEY_OF_TEST exclude each other"):
+        asyncio.run(ask())

@@ -12,6 +12,7 @@ from stages import rl
 from vtcli import judging
 from vtcli.config import compose
 from vtcli.errors import ConfigError
+from vtcli.judging import rubrics
 from vtcli.judging.model import ModelJudge
 from vtcli.judging.oracle import Oracle
 from vtcli.runs.run import RunSettings, fingerprint
@@ -70,3 +71,11 @@ def test_only_what_a_judge_says_makes_another_run() -> None:
     assert key(*MODEL) == key(*MODEL[:1], "judge.url=http://elsewhere/v1", *MODEL[2:], "judge.patience.timeout_s=9")
     assert len({key(), key(*MODEL), key(*MODEL, "judge.model=other"), key("judge.min_scale=0.7")}) == 4
     assert set(judging.RUNTIME_KEYS) <= set(rl.RUNTIME_KEYS) & set(eval_stage.RUNTIME_KEYS)
+
+
+def test_a_text_of_a_rubric_that_yaml_reads_as_a_number_is_one_clear_error(tmp_path: Path) -> None:
+    whole = (Path(__file__).parents[2] / "conf" / "judge" / "prompts" / "codevision_answer.yaml").read_text()
+    own = tmp_path / "own.yaml"
+    own.write_text(whole.replace("truth: a red apple", "truth: 4"))
+    with pytest.raises(ConfigError, match=r"check\.texts\.truth=4 is no text; put it between quotes"):
+        rubrics.load(str(own))

@@ -125,3 +125,23 @@ def test_signals_that_need_a_judge_are_known_by_their_parameter() -> None:
     assert needs_judge(consistency.measure)
     assert not needs_judge(answer.measure)  # rules first
     assert not needs_judge(usage.measure)
+
+
+def test_a_judge_that_need_not_be_asked_counts_where_it_was(tmp_path: Path) -> None:
+    """As for answers, where rules come first."""
+    made = trajectory(tmp_path)
+    completer = Completer({"opinion": Asked(None, unjudged=True), "usage": usage.measure}, (), nothing)
+    complete(completer, {}, made)
+    complete(completer, {"opinion": 1.0}, made)  # stored: nobody is asked
+    assert [found.values["unjudged"] for found in completer.asked] == [["opinion"]]
+
+
+def test_a_trajectory_counts_once_however_often_its_judge_is_asked(tmp_path: Path) -> None:
+    async def other(trajectory: Trajectory) -> Mapping[str, Any]:
+        return {"other": None, "judged": ["other"], "unjudged": ["other"]}
+
+    wants = lambda _, s: {"other"} if "opinion" in s.values else {"opinion"}  # noqa: E731
+    completer = Completer({"opinion": Asked(1.0), "other": other}, ["opinion", "other"], wants)
+    completer._names.update(opinion=frozenset({"opinion"}), other=frozenset({"other"}))
+    complete(completer, {}, trajectory(tmp_path))
+    assert len(completer.asked) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from fakes import make_sample, make_trajectory
 from stages import judge as stage
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError, VtcliError
+from vtcli.judging.oracle import open_judge
 from vtcli.rewards import toolsrl
 from vtcli.schema import Scored, Signals, Stop, Trajectory
 from vtcli.scoring.stored import Score
@@ -350,3 +352,20 @@ def test_words_of_the_command_line_fill_the_keys(argv: list[str], expected: dict
 def test_too_many_or_too_few_inputs_show_the_usage(argv: list[str]) -> None:
     with pytest.raises(ConfigError, match="usage: vtcli judge"):
         compose.load("judge", argv)
+
+
+def test_agreement_with_the_oracle_has_its_thresholds_and_the_trajectories_of_the_scores(
+    home: Path, tmp_path: Path
+) -> None:
+    strict = functools.partial(open_judge, min_scale=50.0)
+    signals = {**PURE, "evidence": evidence.measure}
+    more: dict[str, Any] = {"signals": signals, "judge": strict}
+    made = judge(home, rl=CODEV, **more)
+    other = tmp_path / "other"
+    with ArtifactStore(other).draft("policy", "model", stage="rl", seed=0) as draft:  # of the same name elsewhere
+        records.append(draft.path / "trajectories.jsonl", [replace(stored(home)[0], signals=Signals({}))])
+        draft.commit()
+    for where in (home, other):
+        found = judge(where, str(made.path), mode="agreement", against="oracle", compared=("evidence",), **more)
+        (compared,) = json.loads((found.path / "agreement.json").read_text())["signals"]
+        assert compared["agreement"]["raw"]["value"] == 1.0

@@ -268,6 +268,10 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
         stage.run(world.config(home, "http://h/v1", budget=Budget(money=2.0)))
     with pytest.raises(ConfigError, match=r"teacher\.parameters may not set messages"):
         stage.run(world.config(home, "http://h/v1", "x", {"parameters": {"messages": []}}))
+    with pytest.raises(
+        ConfigError, match=r"teacher\.parameters may not set max_tokens\. A turn's limit is the rollout's"
+    ):
+        stage.run(world.config(home, "http://h/v1", "x", {"parameters": {"max_tokens": None}}))
 
 
 def test_a_share_of_first_calls_is_made_to_fail_and_is_not_learnt(home: Path, tmp_path: Path) -> None:

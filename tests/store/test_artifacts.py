@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from vtcli.errors import InputError
-from vtcli.store import artifacts, disk
+from vtcli.store import artifacts, disk, manifest
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
 
@@ -298,3 +298,18 @@ def test_show_is_plain_data(tmp_path: Path) -> None:
     assert (shown["ref"], shown["size"], shown["seed"]) == ("charts:v1", 6, 1)
     json.dumps(shown)
     assert artifacts.load(Path(shown["path"])).ref == "charts:v1"
+
+
+def test_a_repository_around_an_installed_package_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "venv" / "package"
+    package.mkdir(parents=True)
+    (package / "manifest.py").touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@y"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+    monkeypatch.setattr(manifest, "__file__", str(package / "manifest.py"))
+    assert manifest.git_commit() is None
+    subprocess.run([*git, "add", "."], check=True)
+    assert manifest.git_commit() is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -107,3 +108,10 @@ def test_a_bar_on_a_pipe_ends_with_a_line(capsys: pytest.CaptureFixture[str]) ->
         bar.advance("reward 0.1")
         bar.advance("reward 0.2")
     assert "rl 3/3 reward 0.2" in capsys.readouterr().err
+
+
+def test_a_value_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, (), keep=1, mode="max")
+    for step, value in enumerate((math.nan, 0.9, 0.5), start=1):
+        checkpoints.save(step, lambda folder: None, value)
+    assert checkpoints.best() == tmp_path / "step-000002"

@@ -103,3 +103,18 @@ def test_judge_finds_compressed_logs_of_all_ranks_and_plain_ones(tmp_path: Path)
     assert [path.name for path in source.files] == list(names)
     assert [facts.id for facts, _, _ in stored.read(source)] == ["t0", "t1", "t2", "t3"]
     assert compressed.ENDING == ".zst"
+
+
+def test_a_header_that_is_damaged_loses_no_later_frame_in_silence(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl.zst"
+    first = records.append(path, [scored(0)])
+    records.append(path, [scored(1)])
+    data = bytearray(path.read_bytes())
+    data[first] ^= 1
+    path.write_bytes(data)
+    for use in (lambda: list(records.read(path, Scored)), lambda: records.append(path, [scored(2)])):
+        with pytest.raises(InputError, match=rf"damaged at byte {first}"):
+            use()
+    assert path.read_bytes() == bytes(data)
+    path.write_bytes(data[:first] + bytes(100))  # what a crash of the machine may leave of an append
+    assert list(records.read(path, Scored)) == [scored(0)]

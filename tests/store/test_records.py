@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import random
+import resource
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fakes import make_sample
 from hypothesis import given
 from hypothesis import strategies as st
 from qwen_views import sizing
@@ -38,8 +41,8 @@ from vtcli.schema import (
     Trajectory,
     Verdict,
 )
-from vtcli.store import codec, images, parquet, records
-from vtcli.store.images import ImageStore
+from vtcli.store import codec, images, parquet, records, shards
+from vtcli.store.images import ImageStore, encode_png
 from vtcli.store.records import Demo, DemoSet, SampleSet
 
 T = TypeVar("T")
@@ -461,3 +464,28 @@ def together(ranks: list[int], work: Callable[[Ranks], T]) -> tuple[list[T], lis
     with ThreadPoolExecutor(len(ranks)) as pool:
         futures = [pool.submit(work, Ranks(rank, len(ranks), partial(gather, rank))) for rank in ranks]
         return [future.result(60) for future in futures], [len(values[rank]) for rank in ranks]
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.zst"])
+def test_a_disk_that_is_full_in_the_midst_of_a_row_leaves_the_rows_before(tmp_path: Path, name: str) -> None:
+    path, row = tmp_path / name, Signals({"noise": random.Random(0).randbytes(3000).hex()})
+    size = records.append(path, [row])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1000, hard))
+    try:
+        with pytest.raises(InputError, match="append to"):
+            records.append(path, [row])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.stat().st_size == size
+    records.append(path, [row])
+    assert list(records.read(path, Signals)) == [row, row]
+
+
+def test_rows_of_a_task_are_not_those_of_one_whose_name_begins_with_it(tmp_path: Path) -> None:
+    ids = [f"{task}-train-{n:06d}" for task in ("count", "count-hard") for n in range(2)]
+    png = encode_png(np.zeros((56, 56, 3), np.uint8))
+    made = [(make_sample(id=each, images=()), [png]) for each in ids]
+    records.write_samples(tmp_path / "shard.parquet", made)
+    found = shards.rows([tmp_path / "shard.parquet"], [("count", ""), ("count-hard", "")])
+    assert [row.id for row, _ in found] == ids

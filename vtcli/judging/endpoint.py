@@ -77,7 +77,9 @@ class Endpoint:
         self.url = completions_url(url, section)
         self._section = section
         self._patience = patience
-        self._key_env, self._key = key_env, os.environ.get(key_env, "") if key_env else ""
+        self._key_env, self._key = key_env, os.environ.get(key_env, "").strip() if key_env else ""
+        if not self._key.isprintable():
+            raise ConfigError(f"{section}.key_env={key_env}: its key has a line break or another character of control")
         self._session: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(patience.concurrency)
         self._silent = 0  # questions in a row that ended without any reply
@@ -153,6 +155,11 @@ class Endpoint:
             return Reply(None, TOO_LATE), True, None
         except (aiohttp.ClientError, OSError) as error:
             return Reply(None, self._safe(f"{type(error).__name__}: {error}")), True, None
+        except ValueError as error:
+            raise ConfigError(
+                f"{self._section}.url={self.url} cannot be asked: {error}. A login for it in ~/.netrc and a key in "
+                f"{self._key_env or self._section + '.key_env'} exclude each other: remove one of them."
+            ) from error
         if status == 200:
             return self._read(data), False, None
         again = status in (408, 429) or (status >= 500 and status != NOT_IMPLEMENTED)

@@ -43,6 +43,11 @@ class Check:
     expect: tuple[float, ...]
     images: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name, text in self.texts.items():
+            if not isinstance(text, str):  # YAML reads `truth: 4` as a number
+                raise ValueError(f"check.texts.{name}={text!r} is no text; put it between quotes")
+
 
 @dataclass(frozen=True, slots=True)
 class Rubric:

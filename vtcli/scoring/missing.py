@@ -35,8 +35,8 @@ def needs_judge(signal: Signal) -> bool:
 class Completer:
     """Completes stored signals. A stored value stays, unless its judge gave no verdict or its signal is to be measured
     ``again``. Signals without a judge are measured where they are missing. Those of ``judged`` are measured only where
-    a reward asks for them, and ``asked`` holds their values. ``claims`` of code are tested where a reward ``reads``
-    what rests on them.
+    a reward asks for them. ``asked`` holds what was found where a judge was asked. ``claims`` of code are tested where
+    a reward ``reads`` what rests on them.
 
     Of a ``dropped`` trajectory the run did not keep the images. Its claims stay claims, and what a judge would have to
     see stays unjudged; ``IMAGES_KEPT`` is False then, and ``unseen`` counts it."""
@@ -80,19 +80,20 @@ class Completer:
         if claims is not None and any(claimed(self.signals[name]) for name in self.again):
             trajectory = await claims.tested(trajectory)
         lacking = [name for name in self.signals if self._lacks(name, stored.values)]
-        found = await self._measured(stored, trajectory, [name for name in lacking if name not in self.judged])
+        found, asked = await self._measured(stored, trajectory, [name for name in lacking if name not in self.judged])
         open_ones = {name for name in lacking if name in self.judged}
         while open_ones:
             wanted = self.wants(facts, found)
-            asked = [name for name in open_ones if name in self.again or self._names.get(name, wanted) & wanted]
-            if not asked:
+            now = [name for name in open_ones if name in self.again or self._names.get(name, wanted) & wanted]
+            if not now:
                 break
             if claims is not None:
                 trajectory = await claims.before(trajectory)  # the judge may look at what code showed
-            found = await self._measured(found, trajectory, asked)
-            if not dropped or not found.values.get("unjudged"):
-                self.asked.append(found)
-            open_ones -= set(asked)
+            found, more = await self._measured(found, trajectory, now)
+            asked = asked or more
+            open_ones -= set(now)
+        if asked and not (dropped and found.values.get("unjudged")):
+            self.asked.append(found)
         rest_on_claims = self.claims is not None and bool(self.reads(facts, found) & self.claims.measure.claimed)
         if dropped and (found.values.get("unjudged") or (rest_on_claims and open_claims(given))):
             self.unseen += 1
@@ -107,8 +108,9 @@ class Completer:
         unjudged: Collection[str] = stored.get("unjudged") or ()
         return name in self.again or names is None or not names <= stored.keys() or not names.isdisjoint(unjudged)
 
-    async def _measured(self, stored: Signals, trajectory: Trajectory, names: Collection[str]) -> Signals:
-        values = dict(stored.values)
+    async def _measured(self, stored: Signals, trajectory: Trajectory, names: Collection[str]) -> tuple[Signals, bool]:
+        """The signals with those of ``names``, and whether a judge was asked for one."""
+        values, asked = dict(stored.values), False
         for name in names:
             measured = await self.signals[name](trajectory)
             own = frozenset(measured) - frozenset(JOINED)
@@ -117,7 +119,8 @@ class Completer:
             if twice := sorted(own & frozenset[str]().union(*others)):
                 raise ConfigError(f"signals: {twice} is measured twice, by {name} too; name every signal once")
             _merge(values, measured, own, replace=name in self.again)
-        return Signals(values) if names else stored
+            asked = asked or bool(measured.get("judged"))
+        return (Signals(values) if names else stored), asked
 
 
 def _merge(values: dict[str, Any], measured: Mapping[str, Any], own: Collection[str], *, replace: bool) -> None:

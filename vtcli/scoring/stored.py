@@ -117,13 +117,21 @@ def trajectory_files(folder: Path, what: str) -> tuple[Path, ...]:
 
 
 def trajectories(store: ArtifactStore, source: TrajectorySource) -> TrajectorySource:
-    """The input itself, or the one that its scores were made of. Raises ``InputError`` if that was no artifact."""
+    """The input itself, or the one that its scores were made of, beside them or in ``store``. Raises ``InputError`` if
+    that was no artifact, or is another one now."""
     if source.files[0].name != SCORES:
         return source
-    parents = source.artifact.manifest.parents if source.artifact else ()
-    if not parents:
+    if source.artifact is None or not source.artifact.manifest.parents:
         raise InputError(f"{source.name} holds scores. Give the trajectories that they were made of.")
-    return find(store, parents[0].ref)
+    parent = source.artifact.manifest.parents[0]
+    beside = source.artifact.path.parent.parent / parent.ref.replace(":", "/")
+    found = find(store, str(beside) if beside.is_dir() else parent.ref)
+    if found.digest != parent.digest:
+        raise InputError(
+            f"{source.name} holds scores of {parent.ref}, and the {parent.ref} here is another one (digest "
+            f"{found.digest[:12]} instead of {parent.digest[:12]}). Give the trajectories that they were made of."
+        )
+    return found
 
 
 def _group_size(artifact: Artifact) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -60,11 +61,11 @@ class Checkpoints:
         return int(json.loads(found[-1].read_text())["steps"]), found[-1].parent
 
     def best(self) -> Path | None:
-        """The whole checkpoint with the best value; None when none has one."""
+        """The whole checkpoint with the best value; None when none has one that is a number."""
         found: list[tuple[float, Path]] = []
         for done in sorted(self.folder.glob("step-*/done.json")):
             value = json.loads(done.read_text()).get("value")
-            if value is not None:
+            if value is not None and math.isfinite(value):
                 found.append((float(value), done.parent))
         choose = max if self.mode == "max" else min
         return choose(found, key=lambda item: item[0])[1] if found else None

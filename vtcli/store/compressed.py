@@ -31,10 +31,11 @@ def packed(data: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, _HEADER.size - 8, len(frame), len(data)) + frame
 
 
-def complete_size(file: BinaryIO) -> int:
-    """Position of the end of the last whole frame. Only headers are read."""
+def complete_size(file: BinaryIO, path: Path) -> int:
+    """Position of the end of the last whole frame. Only headers are read. Raises ``InputError`` where one should be and
+    other bytes are: what follows them cannot be found, and is no torn end."""
     end, place = file.seek(0, os.SEEK_END), 0
-    while (header := _header(file, place)) and place + _HEADER.size + header[0] <= end:
+    while (header := _header(file, path, place)) and place + _HEADER.size + header[0] <= end:
         place += _HEADER.size + header[0]
     return place
 
@@ -46,9 +47,9 @@ def unpacked(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 def placed(file: BinaryIO, path: Path, start: int) -> Iterator[tuple[int, int, bytes]]:
     """As ``unpacked``, from the frame at ``start`` on: where each frame begins and ends, and its content."""
-    end, place = complete_size(file), start
+    end, place = complete_size(file, path), start
     while place < end:
-        header = _header(file, place)
+        header = _header(file, path, place)
         if header is None:
             raise InputError(f"{path} has no frame at byte {place}: it was written anew. Open it again.")
         frame = file.read(header[0])
@@ -62,11 +63,13 @@ def placed(file: BinaryIO, path: Path, start: int) -> Iterator[tuple[int, int, b
         place += _HEADER.size + header[0]
 
 
-def _header(file: BinaryIO, place: int) -> tuple[int, int] | None:
-    """Bytes of the frame at a place, and of its content; None where no header is."""
+def _header(file: BinaryIO, path: Path, place: int) -> tuple[int, int] | None:
+    """Bytes of the frame at a place, and of its content; None where a header is cut off, or the disk left zeros."""
     file.seek(place)
     data = file.read(_HEADER.size)
-    if len(data) < _HEADER.size:
+    if len(data) < _HEADER.size or not any(data):
         return None
     magic, length, frame, content = _HEADER.unpack(data)
-    return (frame, content) if (magic, length) == (_MAGIC, _HEADER.size - 8) else None
+    if (magic, length) != (_MAGIC, _HEADER.size - 8):
+        raise InputError(f"{path} is damaged at byte {place}, or vtcli did not write it. Take it from a copy.")
+    return frame, content

@@ -169,8 +169,10 @@ def hash_file(path: Path) -> str:
 
 
 def git_commit() -> str | None:
-    """The commit of this package's checkout, with "-dirty" when files were changed; None outside a checkout."""
+    """The commit of this package's checkout, with "-dirty" when files were changed; None outside a checkout. A checkout
+    of something else around an installed package does not count."""
     try:
+        _git("ls-files", "--error-unmatch", Path(__file__).name)
         head = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):

@@ -39,12 +39,13 @@ def append(path: Path, objects: Iterable[Any], *, durable: bool = True) -> int:
         data = compressed.packed(data)
     with disk.checked(path, "append to"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
+        with path.open("a+b", buffering=0) as file:  # no buffer, which `close` would write after the cut below
             start = _complete_size(file, path)
             file.truncate(start)
             try:
-                file.write(data)
-                file.flush()
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
                 if durable:
                     os.fsync(file.fileno())
             except OSError:
@@ -120,7 +121,7 @@ def parse(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
 def _complete_size(file: BinaryIO, path: Path) -> int:
     """Position of the end of the last complete line or frame; seeks backwards in steps."""
     if path.suffix == compressed.ENDING:
-        return compressed.complete_size(file)
+        return compressed.complete_size(file, path)
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - 65536)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from vtcli.schema import Sample, VideoRef
 from vtcli.store import encoded
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.records import Demo, Media, demo_of, sample_of
+
+_ID = re.compile(r"(?P<task>.+)-(demo-)?(train|validation|test)-\d+(-(?P<kind>\w+))?")
+"""The id of a row: its task's name may hold a hyphen, and begin as another's does."""
 
 
 def name_of(whole: str, shard: str) -> str:
@@ -130,7 +134,8 @@ def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[t
         for path in paths:
             for batch in pq.ParquetFile(path).iter_batches(batch_size=32):
                 for row in batch.to_pylist():
-                    if row["id"].startswith(f"{task}-") and ("messages" not in row or row["id"].endswith(f"-{kind}")):
+                    found = _ID.fullmatch(row["id"])
+                    if found and found["task"] == task and ("messages" not in row or found["kind"] == kind):
                         clips = [(path.parent / video["video"]).read_bytes() for video in row.get("videos") or ()]
                         held = encoded.of_row(row) or [image["bytes"] for image in row["images"]]
                         yield _read(row), [*held, *clips]

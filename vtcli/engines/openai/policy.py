@@ -28,6 +28,9 @@ from vtcli.store.images import ImageStore, encode_png
 OURS = ("model", "messages", "stream", "n", "stop", "seed", "tools")
 """Keys of a request's body that may not be set as parameters."""
 
+LIMITS = ("max_tokens", "max_completion_tokens")
+"""Names of the limit of a reply's tokens. What an open request may cost is reserved by it, so it is the rollout's."""
+
 MOST_STOPS = 4
 """Stop strings that an endpoint takes, by OpenAI's documentation."""
 
@@ -55,8 +58,11 @@ class EndpointSettings:
     def __post_init__(self) -> None:
         if not self.model:
             raise ConfigError(f"{self.section}.model needs the name under which the endpoint serves the model")
-        if taken := sorted(set(OURS) & set(self.parameters)):
-            raise ConfigError(f"{self.section}.parameters may not set {', '.join(taken)}")
+        if taken := sorted({*OURS, *LIMITS, self.limit_key} & set(self.parameters)):
+            hint = f". A turn's limit is the rollout's, by the name of {self.section}.limit_key; budgets count on it"
+            raise ConfigError(
+                f"{self.section}.parameters may not set {', '.join(taken)}{hint if {*taken} - {*OURS} else ''}"
+            )
 
 
 class EndpointPolicy:
