@@ -276,12 +276,14 @@ class _Server:
         return open_policy(config.engine, family, self.images.view, config.limits, place)
 
     def _agent(self, policy: Policy, chat: Chat, stored: Callable[[Trajectory], Trajectory]) -> Agent:
-        config = self.config
+        config, leased = self.config, LeasedImages(self.images)
+        if self.recorder is not None:
+            leased.settle(self.recorder.images)
         return Agent(
             policy=policy,
             chat=chat,
             worlds=self.worlds,
-            images=LeasedImages(self.images),
+            images=leased,
             limits=config.limits,
             bounds=config.bounds,
             temperature=config.temperature,

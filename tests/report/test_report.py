@@ -16,7 +16,7 @@ from fakes import make_pixels, make_sample, make_scored, make_trajectory
 from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import Row, make_row
 from vtcli.report import build, cells, content, folder, pages, plots, printing, tables
-from vtcli.report.content import Evaluation, ReportData
+from vtcli.report.content import Curve, Evaluation, ReportData
 from vtcli.schema import Scored, Stop
 from vtcli.store.images import ImageStore
 
@@ -316,3 +316,9 @@ def test_an_image_that_a_run_did_not_keep_is_said_to_be_gone(
         "Of the trajectories that the model was trained on, it holds the images of 1 (rl.keep_images).",
     )
     assert folder.image_notes(tmp_path / "other") == ()
+
+
+@pytest.mark.parametrize("values", [(0.7 + 0.2 + 0.1, 1.0), (0.0, 5e-324), (-1e15, -1e15 + 0.125)])
+def test_a_curve_that_is_flat_but_for_rounding_is_drawn(values: tuple[float, float]) -> None:
+    assert values[0] != values[1]
+    assert "<svg" in str(plots.curve(Curve("advantage/std", (1, 2), values), (), 2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import errno
 import json
 import logging
 import os
@@ -12,16 +14,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes import env_card, tagged
-from serving import DONE, IMAGE, Fails, Gate, Script, Served, files, head, message, raw, responses, served, until
+from serving import DONE, IMAGE, ZOOM, Fails, Gate, Script, Served, files, head, message, raw, responses, served, until
 
 from vtcli.errors import EngineError, InputError
-from vtcli.schema import Scored, Signals
+from vtcli.protocols import Request
+from vtcli.schema import Completion, Scored, Signals
 from vtcli.serve import response
 from vtcli.serve.history import TrajectoryLog
 from vtcli.serve.requests import RequestLimits
-from vtcli.store import records
+from vtcli.store import disk, records
+from vtcli.store.images import encode_png
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -157,6 +162,11 @@ def test_a_sandbox_that_dies_is_one_error_and_the_next_question_has_another(tmp_
     served(tmp_path, Script(slow, DONE), work, card=env_card("codev"))
 
 
+def other_image(seed: int) -> dict[str, Any]:
+    png = encode_png(np.random.default_rng(seed).integers(0, 256, (56, 84, 3), dtype=np.uint8))
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png).decode()}"}}
+
+
 def test_only_what_was_written_is_counted_as_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(server: Served) -> None:
         for question in ("Why?", "Which?", "Where?"):
@@ -174,3 +184,65 @@ def test_only_what_was_written_is_counted_as_recorded(tmp_path: Path, monkeypatc
         assert log.finish(server.agent.images.store) == len(list(log.read())) == 1
 
     served(tmp_path / "images", Script(DONE), work)
+
+
+def test_a_full_disk_of_the_server_is_no_fault_of_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(path: Path, *_: Any, **__: Any) -> None:
+        with disk.checked(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class FillsTheDisk(Script):
+        async def complete(self, request: Request) -> Completion:
+            monkeypatch.setattr(disk, "write_atomic", full)
+            return await super().complete(request)
+
+    async def work(server: Served) -> None:
+        for policy in (FillsTheDisk(ZOOM, DONE), Script(DONE)):  # a tool's picture, then one of the question
+            server.agent.policy = policy
+            status, reply, _ = await server.post(messages=[message("Which?", IMAGE)])
+            assert (status, reply["error"]["code"]) == (500, "disk")
+            assert str(tmp_path) not in json.dumps(reply)
+        assert "No space left on device" in caplog.text
+
+    served(tmp_path, Script(DONE), work)
+
+
+def test_images_that_are_recorded_no_more_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise InputError("The disk is full")
+
+    async def work(server: Served) -> None:
+        server.agent.history.record, server.agent.history.keep = TrajectoryLog(tmp_path / "record"), 0
+        monkeypatch.setattr(records, "append", full)
+        await server.post(messages=[message("Which?", IMAGE)], seed=1)
+        await until(lambda: server.agent.history.record._failed)
+        first = set(files(tmp_path / "images"))  # whoever was under way then keeps them
+        for seed in (2, 3):
+            await server.post(messages=[message("Which?", other_image(seed))], seed=seed)
+        assert set(files(tmp_path / "images")) == first
+
+    served(tmp_path / "images", Script(DONE), work)
+
+
+def test_a_recording_that_goes_on_keeps_the_images_of_the_one_before(tmp_path: Path) -> None:
+    async def first(server: Served) -> None:
+        server.agent.history.record = TrajectoryLog(tmp_path / "record")
+        await server.post(messages=[message("Which?", IMAGE)], seed=3)
+        server.agent.history.record.close()  # killed here
+
+    async def second(server: Served) -> None:
+        log = TrajectoryLog(tmp_path / "record")
+        server.agent.images.settle(log.images)  # as `vtcli serve` does
+        asked = asyncio.create_task(server.post(messages=[message("Another?", IMAGE)], seed=9))
+        await until(lambda: gate.waiting == 1)
+        asked.cancel()
+        with suppress(asyncio.CancelledError):
+            await asked
+        await until(lambda: server.agent.rolling == 0)
+        assert log.finish(server.agent.images.store) == 1
+
+    served(tmp_path / "images", Script(ZOOM, DONE), first)
+    gate = Gate(ZOOM, DONE)
+    served(tmp_path / "images", gate, second)

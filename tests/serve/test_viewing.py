@@ -29,7 +29,7 @@ from vtcli.report import feed
 from vtcli.report.feed import TrajectoryFeed, stored, under_way
 from vtcli.schema import Scored, Signals
 from vtcli.serve import viewing
-from vtcli.store import records
+from vtcli.store import compressed, records
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageStore
 
@@ -103,6 +103,19 @@ def test_a_file_that_was_cut_and_grew_again_begins_anew(tmp_path: Path, name: st
         assert (await client.get("/pages/4.js?1")).status == 409  # its place is no longer there
 
     served(found, work)
+
+
+def test_a_frame_with_a_damaged_line_adds_none_of_its_lines(tmp_path: Path) -> None:
+    folder = tmp_path / ".work" / "rl-1"
+    grown(folder, "trajectories.jsonl", 0, 1)
+    frame = compressed.packed((folder / "trajectories.jsonl").read_bytes() + b"no record\n")
+    (folder / "trajectories.jsonl").unlink()
+    (folder / "trajectories.jsonl.zst").write_bytes(frame)
+    found = TrajectoryFeed(under_way(tmp_path, None))
+    for _ in range(3):
+        with pytest.raises(InputError, match="is not a record of vtcli"):
+            found.told(0, 0)
+    assert not found._entries
 
 
 def test_models_stand_beside_each_other_on_the_same_question(tmp_path: Path) -> None:
@@ -196,7 +209,11 @@ def test_the_server_gives_cards_and_pictures_and_nothing_else(tmp_path: Path) ->
         absent = f"/images/00/{'0' * 64}.png"
         for path in (absent, "/pages/1.js", "/images/../trajectories.jsonl", "/images/%2e%2e/%2e%2e/secret.png"):
             assert (await client.get(path)).status == 404, path
-        assert (await client.get("/feed?run=-1&after=x")).status == 200
+        for odd in ("/feed?run=-1&after=x", f"/feed?run={'1' * 5000}"):
+            assert (await client.get(odd)).status == 200
+        assert (await client.get(f"/pages/{'1' * 5000}.js")).status == 404
+        (tmp_path / "run" / "metrics.jsonl").write_text("[1]\n")
+        assert "problem" in await (await client.get("/feed")).json()
         assert (await client.get("/", headers={"Host": "evil.example"})).status == 403
         (tmp_path / "run" / "trajectories.jsonl").write_text("no record\n" * 900)
         told = await (await client.get("/feed?run=0&after=1")).json()

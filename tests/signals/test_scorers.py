@@ -419,3 +419,34 @@ def test_rules_by_task(name: str, answer: str, truth: dict[str, Any], reply: str
 def test_every_rule_of_rewards_has_one_meaning() -> None:
     assert SCORERS.keys() <= rules.RULES.keys()
     assert all(re.fullmatch(r"[a-z_]+", name) for name in SCORERS)
+
+
+LISTED = "What colour is it?\nA. red\nB. green\nC. blue"
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "answer", "right", "wrong"),
+    [
+        (LISTED, ["A", "B", "C"], "C", ["C", "C. blue", "blue", "The answer is C.", "(C)"], ["B", "green", "B. green"]),
+        (
+            LISTED,
+            ["A. red", "B. green", "C. blue"],
+            "C. blue",
+            ["C", "C. blue", "blue", "The answer is C."],
+            ["A", "red"],
+        ),
+        ("What colour? (A) red (B) dark green", ["A", "B"], "B", ["B", "dark green", "(B) dark green"], ["A", "red"]),
+        ("What colour? A: red, B: green", ["(A) red", "(B) green"], "(A) red", ["A", "red"], ["B", "green"]),
+        ("What colour?", ["A. red", "B. green"], "A. red", ["red", "A. red"], ["green", "B"]),
+        ("Which sign in the picture?", ["A", "B", "C"], "C", ["C", "The answer is C."], ["A", "The answer is B."]),
+        (LISTED, ["red", "green", "blue"], "blue", ["C", "blue", "C. blue"], ["B", "A. red"]),
+    ],
+)
+def test_options_may_bring_their_letters_or_be_them(
+    question: str, options: list[str], answer: str, right: list[str], wrong: list[str]
+) -> None:
+    sample = make_sample(question=question, answer=answer, truth={"choices": options, "rule": "choices"})
+    assert {reply: SCORERS["choices"](sample, reply).correct for reply in (*right, *wrong)} == {
+        **dict.fromkeys(right, 1),
+        **dict.fromkeys(wrong, 0),
+    }

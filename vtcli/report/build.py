@@ -57,7 +57,12 @@ def inline(found: Sequence[Scored], images: Images) -> InlineCards | None:
     album, cards, spent = viewer.Album(images), list[viewer.Card](), 0
     for scored in found:
         card = viewer.card(scored, album)
-        spent += 4000 + sum(3 * len(str(step.text)) + 900 * len(step.shots) for step in card.steps)
+        texts = (card.question, card.question, card.answer, card.truth, card.error)  # the question is on it twice
+        spent += (
+            4000
+            + sum(3 * len(text or "") for text in texts)
+            + sum(3 * len(str(step.text)) + 900 * len(step.shots) for step in card.steps)
+        )
         if album.size + spent > MAX_BYTES * 0.8:
             return None
         cards.append(card)

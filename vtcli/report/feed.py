@@ -237,7 +237,7 @@ class TrajectoryFeed:
         if self._drawn[0] == len(data):
             return self._drawn[1]
         lines = data.split(b"\n")[:-1]  # a last line without its end is being written
-        training = read_training([json.loads(line) for line in lines if line.strip()])
+        training = read_training([dict(json.loads(line)) for line in lines if line.strip()])
         last = max((curve.steps[-1] for curve in training.curves), default=0)
         self._drawn = len(data), [plots.curve(curve, training.phases, last) for curve in training.curves]
         return self._drawn[1]
@@ -254,10 +254,16 @@ class TrajectoryFeed:
         if not all(_in_place(place) for place in self._last.values()):
             self._begin(self._run + 1)
         for path in files:
+            frame: list[tuple[Scored, RecordPlace]] = []
             for place, end, line in _lines(path, self._ends.get(path, 0)):
-                self._add(_scored(line, str(path)), place)
+                frame.append((_scored(line, str(path)), place))
+                if end == place.start:  # a frame is added whole, for it is read again from its start
+                    continue
+                for each in frame:
+                    self._add(*each)
+                frame.clear()
                 self._ends[path], self._last[path] = end, place
-                if time.monotonic() > until and end != place.start:
+                if time.monotonic() > until:
                     return False
         return True
 

@@ -131,7 +131,7 @@ def load_training(model: Path) -> Training:
         if not path.is_file():
             continue
         with disk.checked(path, "read"):
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_bytes().splitlines()
         try:
             points += [dict(json.loads(line)) for line in lines if line.strip()]
         except (ValueError, TypeError) as error:

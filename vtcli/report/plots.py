@@ -18,7 +18,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 12, 26, 26
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Round numbers that span [low, high]: steps of 1, 2 or 5 times a power of ten."""
-    if not high > low:
+    if not high - low > 1e-9 * max(abs(low), abs(high), 1e-300):  # equal, but for rounding
         low, high = low - (abs(low) or 1.0) * 0.5, high + (abs(high) or 1.0) * 0.5
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))

@@ -170,6 +170,7 @@ class Agent:
         try:
             found = await asyncio.gather(*members)
         except (InputError, ConfigError) as error:  # of this question; an engine's error goes on
+            _require_disk(error)
             raise RequestError(400, f"the environment cannot take this question: {error}", None, "messages") from None
         finally:
             for member in members:
@@ -267,7 +268,18 @@ def _keep(request: ChatRequest, lease: Lease) -> tuple[ImageRef, ...]:
             images.check(data, f"{number}")  # a PNG that is its own view would be kept undecoded
         return tuple(lease.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
     except InputError as error:
+        _require_disk(error)
         raise RequestError(400, str(error), "invalid_image", "messages") from None
+
+
+def _require_disk(error: BaseException) -> None:
+    """Raises ``RequestError`` 500 where the server's disk is in trouble: no fault of the client, who gets no path."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    if cause is not None:
+        _log.error("%s", error)
+        raise RequestError(500, "the server's disk is in trouble; its log says why", "disk") from None
 
 
 def _tell(tell: Tell, index: int, text: str, html: str | None = None, step: Mapping[str, Any] | None = None) -> None:

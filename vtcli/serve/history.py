@@ -18,7 +18,7 @@ from vtcli.report import pages, viewer
 from vtcli.report.listing import LISTED
 from vtcli.schema import SCHEMA_VERSION, EnvTurn, ImageRef, Observation, Sample, Scored, Signals, Trajectory
 from vtcli.serve import answers
-from vtcli.store import codec, records
+from vtcli.store import codec, disk, records
 from vtcli.store.images import ImageStore
 from vtcli.store.leases import Lease, LeasedImages
 from vtcli.store.videos import portable
@@ -37,7 +37,9 @@ class TrajectoryLog:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "trajectories.jsonl"
-        self._known = {scored.trajectory.id for scored in self.read()}  # of an attempt that was killed
+        before = [scored.trajectory for scored in self.read()]  # of an attempt that was killed
+        self._known = {trajectory.id for trajectory in before}
+        self.images = {sha for trajectory in before for sha in _images(trajectory)}
         self._writer = ThreadPoolExecutor(1, "record")
         self._failed = False
 
@@ -45,11 +47,14 @@ class TrajectoryLog:
         """Reads what was recorded so far."""
         return records.read(self.path, Scored) if self.path.exists() else iter(())
 
-    def __call__(self, scored: Scored) -> None:
-        """Stores a trajectory soon; another one of the same id is left out."""
+    def __call__(self, scored: Scored) -> bool:
+        """Stores a trajectory soon; another one of the same id is left out. False: nothing is recorded any more."""
+        if self._failed:
+            return False
         if scored.trajectory.id not in self._known:
             self._known.add(scored.trajectory.id)
             self._writer.submit(self._write, scored)
+        return True
 
     def close(self) -> None:
         """Waits for what is not yet written."""
@@ -70,13 +75,18 @@ class TrajectoryLog:
         target, count = self.path.parent / "images", 0
         for scored in self.read():
             count += 1
-            for sha in {sha for ref in scored.trajectory.images for sha in (ref.full, ref.view)}:
+            for sha in _images(scored.trajectory):
                 source = images.path(sha)
                 place = target / source.relative_to(images.root)
                 if not place.exists():
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    source.rename(place)
+                    with disk.checked(source, "move"):
+                        place.parent.mkdir(parents=True, exist_ok=True)
+                        source.rename(place)
         return count
+
+
+def _images(trajectory: Trajectory) -> set[str]:
+    return {sha for ref in trajectory.images for sha in (ref.full, ref.view)}
 
 
 class History:
@@ -88,8 +98,7 @@ class History:
 
     def add(self, trajectory: Trajectory, lease: Lease) -> None:
         """Takes over a finished trajectory and the lease of its images. In any one thread."""
-        if self.record is not None:
-            self.record(portable(Scored(trajectory, Signals({}), None)))
+        if self.record is not None and self.record(portable(Scored(trajectory, Signals({}), None))):
             lease.settle()
         if (before := self._kept.pop(trajectory.id, None)) is not None:
             before[1].release()

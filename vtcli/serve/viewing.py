@@ -6,6 +6,7 @@ The page loads cards as scripts and pictures as files, as a report in a folder d
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import Awaitable, Callable
 
@@ -66,20 +67,20 @@ class _Routes:
 
     async def feed(self, request: web.Request) -> web.Response:
         """The news for the page; ``problem`` where a file is damaged."""
-        run, after = (int(text) if (text := request.query.get(key, "0")).isdecimal() else 0 for key in ("run", "after"))
+        run, after = (_number(request.query.get(key, "")) or 0 for key in ("run", "after"))
         try:
             told = await asyncio.to_thread(self.trajectories.told, run, after)
             if told["whole"]:
                 told["curves"] = [str(Markup("<div>{}</div>").format(c)) for c in self.trajectories.curves()]
-        except (InputError, ValueError) as error:
+        except (InputError, ValueError, TypeError, ArithmeticError) as error:
             told = {"problem": str(error)}
         return web.json_response(told)
 
     async def card(self, request: web.Request) -> web.Response:
         """One card of the list of a run, as a script that hands it to the viewer; 409 where the list is out of date."""
-        number, run = int(request.match_info["number"]), request.query_string
+        number, run = _number(request.match_info["number"]), _number(request.query_string)
         try:
-            body = await asyncio.to_thread(self.trajectories.body, number, int(run) if run.isdecimal() else None)
+            body = None if number is None else await asyncio.to_thread(self.trajectories.body, number, run)
         except InputError as error:
             raise web.HTTPConflict(text=str(error)) from error
         if body is None:
@@ -92,6 +93,11 @@ class _Routes:
         if found is None:
             raise web.HTTPNotFound(text="no such image")
         return web.FileResponse(found)
+
+
+def _number(text: str) -> int | None:
+    """A number of at most 18 digits: Python refuses to read very long ones."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def serve(trajectories: TrajectoryFeed, port: int, ready: Callable[[str], None]) -> None:

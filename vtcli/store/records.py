@@ -102,7 +102,7 @@ def parse(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
     try:
         envelope = json.loads(line)
         version, kind, value = envelope["schema_version"], envelope["type"], envelope["value"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{where} is not a record of vtcli ({error}): the file is damaged or of another kind."
         ) from error

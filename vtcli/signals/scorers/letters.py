@@ -53,6 +53,25 @@ def lettered(question: str, options: Sequence[str]) -> bool:
     )
 
 
+def _texts(question: str, options: Sequence[str]) -> list[str]:
+    """The options without letters of their own. Where they are the letters alone, the question's text behind each, if
+    it has one for all."""
+    letters = [letter(k) for k in range(len(options))]
+    behind = [
+        re.fullmatch(rf"[(\[]?{x}\s*[).:\]]\s*(\S.*)", text.strip()) for x, text in zip(letters, options, strict=True)
+    ]
+    if options and all(behind):
+        return [found[1] for found in behind if found]
+    if options and [text.strip() for text in options] == letters:
+        ends = [rf"(?=\s*[,;]?\s*[(\[]?{x}\s*[).:\]]\s|\n|$)" for x in [*letters[1:], letter(len(options))]]
+        found = [
+            re.search(rf"(?:^|[\s(\[]){x}\s*[).:\]]\s*(\S.*?){end}", question)
+            for x, end in zip(letters, ends, strict=True)
+        ]
+        return [each[1].strip() for each in found if each] if all(found) else letters
+    return list(options)
+
+
 def read(text: str, options: Sequence[str]) -> int | None:
     """Index of the option that a reply chooses; None if it names none, or several without deciding.
 
@@ -115,11 +134,18 @@ def _only_named(text: str, options: Sequence[str]) -> int | None:
 
 def choices(sample: Sample, text: str) -> Grade:
     """The right one of ``truth.choices``. Where the question shows letters, a letter names its option; elsewhere only
-    the option's words do. The sample's answer is a letter or an option's text."""
-    options = [str(option) for option in sample.truth.get("choices") or ()]
-    if not lettered(sample.question, options):
+    the option's words do. The sample's answer is a letter or an option's text. Options may be the letters alone, or
+    begin with them: ``[A, B]``, ``["A. red", "B. green"]``."""
+    given_as = [str(option) for option in sample.truth.get("choices") or ()]
+    options = _texts(sample.question, given_as)
+    if not options:
         return Grade.of(same_words(text, sample.answer))
-    wanted, given = answer_index(sample.answer, options), read(text, options)
+    letters_alone = options == [letter(k) for k in range(len(options))]  # they are in the picture
+    wanted = answer_index(sample.answer, options)
+    if not letters_alone and not lettered(sample.question, options):
+        words = options[wanted] if options != given_as and wanted is not None else sample.answer
+        return Grade.of(same_words(text, sample.answer) or same_words(text, words))
+    given = read(text, options)
     if given is None:
         return NOTHING
     return Grade.of(given == wanted)
