@@ -280,6 +280,9 @@ def test_jobs_wait_for_what_they_read_and_none_stays_if_one_is_refused(
     monkeypatch.setenv("SFT_SBATCH", "--exclusive '")
     with pytest.raises(ConfigError, match=r"SFT_SBATCH=--exclusive ': .* no closing quotation"):
         runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))
+    monkeypatch.setenv("SFT_SBATCH", "--exclusive --array=1-2")
+    with pytest.raises(ConfigError, match=r"SFT_SBATCH may not set --array: data are made in 4 shards"):
+        runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))
     assert not (tmp_path / "sbatch.calls").exists()
     monkeypatch.setenv("SFT_SBATCH", "--gpus-per-node=8 --exclusive")
     with pytest.raises(ConfigError, match=r"sbatch refuses rl for toolsrl-tiny-policy-s0.*no such partition"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,11 @@ def as_jobs(steps: Sequence[PaperCommand]) -> list[str]:
         raise ConfigError("SLURM=1: there is no sbatch here. Run this where jobs are submitted")
     variables = {step.stage: options_of(step.stage) for step in steps}
     options = {stage: split(name, os.environ.get(name, "")) for stage, name in variables.items()}
+    for stage, words in options.items():
+        if any(re.match(r"--array\b|-a", word) for word in words):
+            raise ConfigError(
+                f"{variables[stage]} may not set --array: data are made in {SHARDS} shards, the rest at once"
+            )
     jobs: dict[str, str] = {}
     numbers: list[str] = []
 
