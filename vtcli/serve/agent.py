@@ -275,7 +275,7 @@ def _keep(request: ChatRequest, lease: Lease) -> tuple[ImageRef, ...]:
 def _require_disk(error: BaseException) -> None:
     """Raises ``RequestError`` 500 where the server's disk is in trouble: no fault of the client, who gets no path."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
+    while cause is not None and not (isinstance(cause, OSError) and cause.errno):  # Pillow's have no number
         cause = cause.__cause__
     if cause is not None:
         _log.error("%s", error)
