@@ -155,7 +155,7 @@ def test_only_one_process_that_may_make_something_does(home: Path, monkeypatch: 
     text = refused("make_missing=false", "shipped=false")
     assert text.startswith("rl.data: needs a value (make_missing=false)")
     assert "    vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest    # about 1," in text
-    assert text.endswith("    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest")
+    assert text.endswith("    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest    # 100 steps of 128 rollouts, about 5 min")
     swept = refused("seed=0,1", "--multirun", "model=tiny_qwen3", f"home={home / 'other'}")
     assert "a sweep shares its inputs" in swept
     made = [line for line in swept.splitlines() if "vtcli s" in line]  # synth and sft: as the sweep reads them
@@ -307,6 +307,12 @@ def test_of_artifacts_that_are_there_the_command_says_which_it_takes(
 def test_a_task_without_rows_costs_nothing() -> None:
     values = {"scale": "tiny", "synth": {"demos": {"rows": {"zoom": {"answer": 30}, "count": None}}}}
     assert pipeline.cost("synth", values) == "30 rows, less than a minute"
+
+
+def test_what_a_command_costs_is_told_with_those_that_make_its_inputs(home: Path) -> None:
+    with pytest.raises(ConfigError) as told:
+        stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", f"home={home}", "tracker=none", "make_missing=false"])
+    assert str(told.value).splitlines()[-1].endswith("    # 100 steps of 128 rollouts, about 5 min")
 
 
 def test_the_steps_of_a_command_do_not_share_its_mlflow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -389,7 +389,8 @@ def listed(request: CommandRequest, inputs: Inputs, own: bool) -> str:
     if own:
         words = [word for word in request.words if _key(word) not in ("make_missing", "shipped")]
         flags = ("--config-dir", str(request.plan.config_dir)) if request.plan.config_dir else ()
-        lines.append((command(request.plan.stage, argv=[*words, *flags, *filled(inputs.found, {})]), ""))
+        own_line = command(request.plan.stage, argv=[*words, *flags, *filled(inputs.found, {})])
+        lines.append((own_line, own_cost(request)))
     return "\n".join(f"    {line}{f'    # {price}' if price else ''}" for line, price in lines)
 
 
@@ -420,11 +421,21 @@ def cost(stage: str, values: Mapping[str, Any]) -> str:
         )
     rl = values["rl"]
     steps = sum(int(phase["steps"]) for phase in rl["phases"])
-    return f"{steps:,} steps of {rl['prompts_per_step'] * rl['group_size']:,} rollouts"
+    rollouts = rl["prompts_per_step"] * rl["group_size"]
+    return f"{steps:,} steps of {rollouts:,} rollouts" + (
+        f", {_duration(steps * rollouts / ROLLOUTS_PER_S)}" if timed else ""
+    )
 
 
-ROWS_PER_S, SFT_STEPS_PER_S = 300, 9
-"""Measured on two idle cores with +recipe=toolsrl at scale tiny (docs/results.md, Speed)."""
+def own_cost(request: CommandRequest) -> str:
+    """As ``cost``, of the command that was typed; empty for what is no training."""
+    stage = request.plan.stage
+    trains = stage == "sft" or (stage == "rl" and isinstance(request.values["rl"]["phases"], list))
+    return cost(stage, request.values) if trains else ""
+
+
+ROWS_PER_S, SFT_STEPS_PER_S, ROLLOUTS_PER_S = 300, 9, 40
+"""Measured on two idle cores with +recipe=toolsrl at scale tiny (docs/results.md, Speed). Code takes longer."""
 
 
 def _rows(values: Mapping[str, Any]) -> int:

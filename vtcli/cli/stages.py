@@ -137,6 +137,7 @@ def _make(request: CommandRequest, inputs: Inputs) -> dict[str, str]:
         say(
             f"these commands make what is missing (make_missing=false does not):\n"
             f"{pipeline.listed(request, inputs, own=False)}"
+            + (f"\n  then this command has {price}" if (price := pipeline.own_cost(request)) else "")
         )
     for number, step in enumerate(inputs.steps, 1):
         say(f"step {number} of {len(inputs.steps)}: {step.line(made)}")

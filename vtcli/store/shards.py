@@ -16,9 +16,6 @@ from vtcli.store import encoded
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.records import Demo, Media, demo_of, sample_of
 
-_ID = re.compile(r"(?P<task>.+)-(demo-)?(train|validation|test)-\d+(-(?P<kind>\w+))?")
-"""The id of a row: its task's name may hold a hyphen, and begin as another's does."""
-
 
 def name_of(whole: str, shard: str) -> str:
     """The name of a shard's artifact.
@@ -131,11 +128,11 @@ def _whole(config: Mapping[str, Any]) -> dict[str, Any]:
 def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[tuple[Sample | Demo, Media]]:
     """All rows of the same file of every shard: for every (task, kind) in turn, shard by shard."""
     for task, kind in groups:
+        own = re.compile(rf"{re.escape(task)}-(demo-)?(train|validation|test)-\d+(-\w+)?")  # a name may begin another
         for path in paths:
             for batch in pq.ParquetFile(path).iter_batches(batch_size=32):
                 for row in batch.to_pylist():
-                    found = _ID.fullmatch(row["id"])
-                    if found and found["task"] == task and ("messages" not in row or found["kind"] == kind):
+                    if own.fullmatch(row["id"]) and ("messages" not in row or row["id"].endswith(f"-{kind}")):
                         clips = [(path.parent / video["video"]).read_bytes() for video in row.get("videos") or ()]
                         held = encoded.of_row(row) or [image["bytes"] for image in row["images"]]
                         yield _read(row), [*held, *clips]
