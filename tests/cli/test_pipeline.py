@@ -155,7 +155,8 @@ def test_only_one_process_that_may_make_something_does(home: Path, monkeypatch: 
     text = refused("make_missing=false", "shipped=false")
     assert text.startswith("rl.data: needs a value (make_missing=false)")
     assert "    vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest    # about 1," in text
-    assert text.endswith("    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest    # 100 steps of 128 rollouts, about 5 min")
+    own = "    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest"
+    assert text.endswith(f"{own}    # 100 steps of 128 rollouts, about 5 min")
     swept = refused("seed=0,1", "--multirun", "model=tiny_qwen3", f"home={home / 'other'}")
     assert "a sweep shares its inputs" in swept
     made = [line for line in swept.splitlines() if "vtcli s" in line]  # synth and sft: as the sweep reads them
