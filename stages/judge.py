@@ -16,7 +16,7 @@ from vtcli.config.binding import bind
 from vtcli.config.bounds import at_least, shares
 from vtcli.config.commandline import running
 from vtcli.errors import ConfigError, VtcliError
-from vtcli.judging.oracle import open_judge
+from vtcli.judging.oracle import open_judge as open_oracle
 from vtcli.protocols import Signal
 from vtcli.report import printing, scores
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
@@ -225,8 +225,10 @@ def _agreement(config: Config, source: TrajectorySource) -> Artifact:
         a = _judged(source, {}, How(_home(config), measure="never"))
         judged = {name: signal for name, signal in config.signals.items() if needs_judge(signal)} if oracle else {}
         measure = "missing" if oracle else "never"
-        own = config.judge if isinstance(config.judge, functools.partial) and config.judge.func is open_judge else None
-        how = How(_home(config), own, measure, tuple(judged), sandbox=config.sandbox)
+        # The oracle has the thresholds of conf/judge=oracle; where another judge is configured, its defaults.
+        given = config.judge if isinstance(config.judge, functools.partial) else None
+        asked = given if given is not None and given.func is open_oracle else None
+        how = How(_home(config), asked, measure, tuple(judged), sandbox=config.sandbox)
         b = _judged(other, judged, how)
         found = agreement.compare(a, b, config.compared, config.seed)
         out = _fresh(stage)

@@ -322,3 +322,11 @@ def test_an_image_that_a_run_did_not_keep_is_said_to_be_gone(
 def test_a_curve_that_is_flat_but_for_rounding_is_drawn(values: tuple[float, float]) -> None:
     assert values[0] != values[1]
     assert "<svg" in str(plots.curve(Curve("advantage/std", (1, 2), values), (), 2))
+
+
+def test_long_questions_count_towards_the_size_of_one_page(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    sample = make_sample(store, id="q", question="word " * 6000)
+    found = [make_scored(make_trajectory(sample, ["<answer>K</answer>"], store), {}) for _ in range(60)]
+    assert build.inline(found[:2], store) is not None
+    assert build.inline(found, store) is None

@@ -140,7 +140,9 @@ def test_a_trajectory_counts_once_however_often_its_judge_is_asked(tmp_path: Pat
     async def other(trajectory: Trajectory) -> Mapping[str, Any]:
         return {"other": None, "judged": ["other"], "unjudged": ["other"]}
 
-    wants = lambda _, s: {"other"} if "opinion" in s.values else {"opinion"}  # noqa: E731
+    def wants(facts: Facts, signals: Signals) -> set[str]:
+        return {"other"} if "opinion" in signals.values else {"opinion"}
+
     completer = Completer({"opinion": Asked(1.0), "other": other}, ["opinion", "other"], wants)
     completer._names.update(opinion=frozenset({"opinion"}), other=frozenset({"other"}))
     complete(completer, {}, trajectory(tmp_path))

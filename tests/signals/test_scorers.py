@@ -440,6 +440,7 @@ LISTED = "What colour is it?\nA. red\nB. green\nC. blue"
         ("What colour?", ["A. red", "B. green"], "A. red", ["red", "A. red"], ["green", "B"]),
         ("Which sign in the picture?", ["A", "B", "C"], "C", ["C", "The answer is C."], ["A", "The answer is B."]),
         (LISTED, ["red", "green", "blue"], "blue", ["C", "blue", "C. blue"], ["B", "A. red"]),
+        ("Where?", [f"place {k}" for k in range(60)], "place 59", ["place 59"], ["place 5", "C"]),  # no letters for all
     ],
 )
 def test_options_may_bring_their_letters_or_be_them(

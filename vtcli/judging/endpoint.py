@@ -155,10 +155,12 @@ class Endpoint:
             return Reply(None, TOO_LATE), True, None
         except (aiohttp.ClientError, OSError) as error:
             return Reply(None, self._safe(f"{type(error).__name__}: {error}")), True, None
-        except ValueError as error:
+        except ValueError as error:  # aiohttp's, where ~/.netrc has a login beside our header
+            if not self._key:
+                raise
             raise ConfigError(
                 f"{self._section}.url={self.url} cannot be asked: {error}. A login for it in ~/.netrc and a key in "
-                f"{self._key_env or self._section + '.key_env'} exclude each other: remove one of them."
+                f"{self._key_env} exclude each other: remove one of them."
             ) from error
         if status == 200:
             return self._read(data), False, None

@@ -126,9 +126,10 @@ def _whole(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[tuple[Sample | Demo, Media]]:
-    """All rows of the same file of every shard: for every (task, kind) in turn, shard by shard."""
+    """All rows of the same file of every shard: for every (task, kind) in turn, shard by shard. The whole id tells the
+    task of a row, for a task's name may begin as another's does."""
     for task, kind in groups:
-        own = re.compile(rf"{re.escape(task)}-(demo-)?(train|validation|test)-\d+(-\w+)?")  # a name may begin another
+        own = re.compile(rf"{re.escape(task)}-(demo-)?(train|validation|test)-\d+(-\w+)?")
         for path in paths:
             for batch in pq.ParquetFile(path).iter_batches(batch_size=32):
                 for row in batch.to_pylist():

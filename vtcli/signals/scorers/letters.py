@@ -55,15 +55,17 @@ def lettered(question: str, options: Sequence[str]) -> bool:
 
 def _texts(question: str, options: Sequence[str]) -> list[str]:
     """The options without letters of their own. Where they are the letters alone, the question's text behind each, if
-    it has one for all."""
+    it has one for all. More options than letters stay as they are."""
+    if not 0 < len(options) <= MAX_OPTIONS:
+        return list(options)
     letters = [letter(k) for k in range(len(options))]
     behind = [
         re.fullmatch(rf"[(\[]?{x}\s*[).:\]]\s*(\S.*)", text.strip()) for x, text in zip(letters, options, strict=True)
     ]
-    if options and all(behind):
+    if all(behind):
         return [found[1] for found in behind if found]
-    if options and [text.strip() for text in options] == letters:
-        ends = [rf"(?=\s*[,;]?\s*[(\[]?{x}\s*[).:\]]\s|\n|$)" for x in [*letters[1:], letter(len(options))]]
+    if [text.strip() for text in options] == letters:
+        ends = [*(rf"(?=\s*[,;]?\s*[(\[]?{x}\s*[).:\]]\s|\n|$)" for x in letters[1:]), r"(?=\n|$)"]
         found = [
             re.search(rf"(?:^|[\s(\[]){x}\s*[).:\]]\s*(\S.*?){end}", question)
             for x, end in zip(letters, ends, strict=True)
