@@ -109,6 +109,25 @@ def test_broken_and_unmeasured_are_counted_and_never_averaged() -> None:
     assert "tool_reward" not in every.measures
 
 
+def test_turns_are_superfluous_where_the_image_lies_upright_and_needed_elsewhere() -> None:
+    # Upright: two of three are turned. Turned by 90 degrees: one of two, which a crop does not change.
+    data = [
+        row("a", orientation="none", operations=("rotate_90", "crop")),
+        row("b", orientation="none", operations=("crop", "flip_vertical")),
+        row("c", orientation="none", operations=("crop",)),
+        row("d", orientation="rot90", operations=("crop", "rotate")),
+        row("e", orientation="rot90", operations=("crop", "draw")),
+        row("f", operations=("rotate_90",)),
+        row("g", orientation="none", operations=("rotate_90",), stop="broken"),
+    ]
+    found = rows.summarise(data, 0)
+    superfluous, needed = (rows.pick(found, "answer", name) for name in ("superfluous_turn", "needed_turn"))
+    assert superfluous is not None
+    assert needed is not None
+    assert (round(superfluous.value, 4), superfluous.n, superfluous.method) == (0.6667, 3, "Wilson")
+    assert (needed.value, needed.n) == (0.5, 2)
+
+
 def test_rollouts_of_one_question_are_averaged_first() -> None:
     # Question a: 1, 1, 0, 0 -> 0.5; question b: 0 -> 0. Mean over questions 0.25, not 2/5.
     data = [row("a", accuracy=x, seed=i) for i, x in enumerate([1.0, 1.0, 0.0, 0.0])] + [row("b", accuracy=0.0)]

@@ -32,6 +32,8 @@ MEASURES = (
     "turns",
     "text",
     "visual",
+    "superfluous_turn",
+    "needed_turn",
 )
 """Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
 
@@ -74,6 +76,20 @@ class Row:
     orientation: str | None = None  # of the question's image, where the truth has it
     difficulty: str | None = None  # the same
     answer: str | None = None  # of several rollouts of a question, for a vote
+
+    @property
+    def superfluous_turn(self) -> float | None:
+        """1 when an image that lies upright was turned or flipped; None of any other question."""
+        return self._turned() if self.orientation == "none" else None
+
+    @property
+    def needed_turn(self) -> float | None:
+        """1 when an image that does not lie upright was turned or flipped, rightly or not; None of any other."""
+        return None if self.orientation in (None, "none") else self._turned()
+
+    def _turned(self) -> float | None:
+        turned = any(name.startswith(("rotate", "flip")) for name in self.operations)
+        return None if self.stop == Stop.BROKEN else float(turned)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ app = typer.Typer()
 
 @app.command()
 def reproduce(
-    recipe: str,
+    recipe: Annotated[str, typer.Argument(help="A paper's, such as toolsrl; any other word lists them.")],
     scale: Annotated[str, typer.Option(help="tiny, gpu, node or paper.")] = "tiny",
     model: Annotated[str | None, typer.Option(help="What training starts from. Default: the recipe's.")] = None,
     data: Annotated[str | None, typer.Option(help="A dataset, or a data configuration. Default: generated.")] = None,

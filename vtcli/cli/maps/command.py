@@ -14,7 +14,7 @@ app = typer.Typer()
 
 @app.command("map")
 def draw_map(
-    name: str,
+    name: Annotated[str, typer.Argument(help="A file of conf/map, such as toolsrl; any other word lists them.")],
     seeds: Annotated[str, typer.Option(help='Such as "0 1 2".')] = "0",
     config_dir: Annotated[Path | None, typer.Option(help="A folder of your own, laid out as conf/.")] = None,
     more: Annotated[str, typer.Option(help='Overrides for every command, such as "tracker=none".')] = "",
