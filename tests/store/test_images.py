@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from qwen_views import sizing
 
 from vtcli.errors import InputError
@@ -92,6 +93,37 @@ def test_alpha_lies_over_white() -> None:
     layer = np.zeros((1, 2, 4), np.uint8)
     layer[0, 1] = (200, 0, 0, 255)
     assert images.decode(_bytes(Image.fromarray(layer)), "x")[0].tolist() == [[255, 255, 255], [200, 0, 0]]
+
+
+def _oriented(file_format: str, source: str) -> bytes:
+    """A landscape image, 40 x 20 as stored, that is shown after a quarter turn."""
+    exif, saved = Image.Exif(), PngInfo()
+    exif[0x0112] = 6
+    profile = b"\nexif\n%8d\n" % len(exif.tobytes()) + exif.tobytes().hex().encode()
+    xmp = '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    if source == "xmp":
+        saved.add_itxt("XML:com.adobe.xmp", xmp)
+    elif source == "profile":
+        saved.add_text("Raw profile type exif", profile, zip=True)
+    if source == "exif":
+        return _bytes(Image.new("RGB", (40, 20), "red"), format=file_format, exif=exif)
+    return _bytes(Image.new("RGB", (40, 20), "red"), format=file_format, pnginfo=saved)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "source"),
+    [*((name, "exif") for name in ("PNG", "JPEG", "WEBP", "TIFF")), ("PNG", "profile"), ("PNG", "xmp")],
+)
+def test_sizes_are_those_of_the_upright_image_wherever_its_orientation_stands(
+    tmp_path: Path, file_format: str, source: str
+) -> None:
+    data = _oriented(file_format, source)
+    assert images.decode(data, "x").shape == (40, 20, 3)
+    assert images.size(data, "x") == (20, 40)
+    store = images.ImageStore(tmp_path, sizing())
+    ref = store.add_encoded(data, "x")
+    assert (ref.width, ref.height) == (20, 40)
+    assert store.full(ref).shape == (40, 20, 3)
 
 
 def test_exif_orientation_is_applied() -> None:

@@ -113,13 +113,23 @@ def size(data: bytes, where: str) -> tuple[int, int]:
 
 
 def _upright(image: Image.Image, data: bytes, where: str) -> tuple[int, int]:
-    if image.format == "PNG" and b"eXIf" not in data:
-        return image.width, image.height  # getexif would decode all of it, as the chunk may come last
+    if image.format == "TIFF" or not _may_be_turned(image, data):  # Pillow gives the upright sizes of a TIFF itself
+        return image.width, image.height
     try:
         sideways = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
     except Exception as error:  # as in decode
         raise _undecodable(where, error) from error
     return (image.height, image.width) if sideways else (image.width, image.height)
+
+
+def _may_be_turned(image: Image.Image, data: bytes) -> bool:
+    """False for a PNG without any of the chunks that tell an orientation. They may come last, so that reading them
+    would decode all of it."""
+    return image.format != "PNG" or any(chunk in data for chunk in _ORIENTED)
+
+
+_ORIENTED = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
+"""Names of a PNG's chunk and texts in which Pillow looks for an orientation."""
 
 
 def check(data: bytes, where: str) -> None:
@@ -225,7 +235,7 @@ class ImageStore:
         image = _open(data, where)
         self.outline_of(*_upright(image, data, where), where)  # refuses its shape
         height, width = image.height, image.width
-        if not (image.format == "PNG" and image.mode == "RGB" and b"eXIf" not in data and b"tRNS" not in data):
+        if image.mode != "RGB" or _may_be_turned(image, data) or b"tRNS" in data:
             return self.add(decode(data, where))
         view_height, view_width = self._sizing(height, width)
         if (view_height, view_width) == (height, width):
