@@ -203,6 +203,28 @@ def test_calls_beside_the_text_become_text(row: dict[str, Any], preset: str, tmp
     assert said[1][1] == f"Look.\n{ZOOMED}" and said[2][1].count("<image>") == 1 and "ok" in said[2][1]
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"reasoning_content": "Small.", "content": "Let me zoom.", "function_call": {**ZOOM}},
+        {"reasoning": "Small.", "content": "Let me zoom.", "tool_calls": [{"type": "function", "function": ZOOM}]},
+        {"content": [{"type": "thinking", "thinking": "Small."}, {"type": "text", "text": "Let me zoom."}]}
+        | {"function_call": {"name": "zoom", "arguments": json.dumps(ZOOM["arguments"])}},
+    ],
+)
+def test_thoughts_and_calls_beside_the_text_are_kept(turn: dict[str, Any], tmp_path: Path) -> None:
+    messages = [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URI}}, {"type": "text", "text": "?"}]},
+        {"role": "assistant", **turn},
+        {"role": "function", "name": "zoom", "content": "Done."},
+        {"role": "assistant", "reasoning_content": "Red.", "content": "<answer>red</answer>"},
+    ]
+    found = dialogue(tmp_path, {"messages": messages}, "openai")
+    said = [m["content"] for m in found.messages if m["role"] == "assistant"]
+    assert said[0].startswith("<think>Small.</think>Let me zoom.\n<tool_call>") and '"bbox_2d"' in said[0]
+    assert said[1] == "<think>Red.</think><answer>red</answer>"
+
+
 def test_trls_prompt_and_completion_are_one_trajectory(tmp_path: Path) -> None:
     whole = trl()
     row = {"prompt": whole["messages"][:1], "completion": whole["messages"][1:], "images": whole["images"]}

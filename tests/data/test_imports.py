@@ -217,7 +217,7 @@ def test_trl_rows_have_typed_parts(tmp_path: Path) -> None:
 def test_webdataset_members_with_one_key_are_a_row(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "train.tar", "w") as tar:
         for key, shades in (("a/001", (0, 1)), ("a/002", (2,))):
-            members = [(f"{i}.png", PNGS[shade]) for i, shade in enumerate(shades)]
+            members = [(f"{i}.{('png', 'jpg')[i]}", PNGS[shade]) for i, shade in enumerate(shades)]
             about = json.dumps({"question": f"What is {key}?", "answer": "x"}).encode()
             for ending, data in [*members, ("json", about)]:
                 info = tarfile.TarInfo(f"{key}.{ending}")
@@ -323,8 +323,54 @@ def test_several_answers_options_and_letters(tmp_path: Path) -> None:
     item = read(jsonl(tmp_path, [row]), preset="problem_solution")
     assert item.question == "Which?\n(A) red\n(B) blue" and item.answer == "B"
     assert item.truth["choices"] == ["A", "B"] and item.truth["rule"] == "choices"
+    for given in ('["red", "blue"]', "['red', 'blue']", {"A": "red", "B": "blue"}, "A. red\nB. blue"):
+        other = read(jsonl(tmp_path, [row | {"options": given}]), preset="problem_solution")
+        assert (other.question, other.answer) == (item.question, "B")
+    for given in ("red or blue", {"1": "red", "2": "blue"}, 3):
+        with pytest.raises(RowProblem, match="expected a list, or a mapping by letters"):
+            read(jsonl(tmp_path, [row | {"options": given}]), preset="problem_solution")
     with pytest.raises(RowProblem, match="60 options; there are letters for 26"):
         read(jsonl(tmp_path, [row | {"options": [str(n) for n in range(60)]}]), preset="problem_solution")
+
+
+def test_links_are_followed_into_named_folders_alone(tmp_path: Path) -> None:
+    blobs, shown = tmp_path / "blobs", tmp_path / "snapshot" / "images"
+    blobs.mkdir()
+    shown.mkdir(parents=True)
+    (blobs / "abc").write_bytes(PNGS[0])
+    (shown / "a.png").symlink_to(blobs / "abc")
+    row = {"question": "Which?", "answer": "red", "image": "images/a.png"}
+    path = jsonl(tmp_path / "snapshot", [row])
+    with pytest.raises(RowProblem, match="that of a link's target too"):
+        read(path)
+    assert np.array_equal(read(path, mapping={"root": [str(blobs)]}).pixels, PICTURES[0])
+
+
+@pytest.mark.parametrize(
+    ("question", "given", "listed"),
+    [
+        ("Is the lamp to my left, right, or back?", ["A. left", "B. right", "C. back"], False),
+        ("Of the 3 cars, how many are red?", ["3", "1"], False),
+        ("What is the man doing?", ["a", "b c"], False),
+        ("Which? A. left B. right", ["left", "right"], True),
+        ("Which?\n(A) left\n(B) right", ["A) left", "B) right"], True),
+    ],
+)
+def test_options_are_added_unless_the_question_lists_them_by_letters(
+    tmp_path: Path, question: str, given: list[str], listed: bool
+) -> None:
+    row = {"problem": question, "options": given, "solution": "B", "image": "0.png"}
+    item = read(jsonl(tmp_path, [row]), preset="problem_solution")
+    assert (item.question == question) == listed
+    assert all(f"({x})" in item.question or f"{x}. " in item.question for x in "AB")
+
+
+def test_letters_of_options_come_before_their_texts_where_the_options_bring_them(tmp_path: Path) -> None:
+    def answer(options: list[str]) -> str:
+        row = {"problem": "Which?", "options": options, "solution": "A", "image": "0.png"}
+        return read(jsonl(tmp_path, [row]), preset="problem_solution").answer
+
+    assert answer(["A. B", "B. A"]) == "A" and answer(["B", "A"]) == "B"
 
 
 def test_an_image_is_told_by_its_value(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ CHAINS: dict[str, tuple[str, str, tuple[float, ...] | None]] = {
     "fit to the left": ("ImageOps.fit(image, (60, 90), centering=(0, 0.5))", "resize", (0, 0, 160, 240)),
     "contain": ("ImageOps.contain(image, (100, 100))", "resize", (0, 0, 320, 240)),
     "scale": ("ImageOps.scale(image, 1.5)", "resize", (0, 0, 320, 240)),
+    "border added": ("ImageOps.expand(image, border=(0, 70)).crop((0, 70, 40, 90))", "other crop", (0, 0, 40, 20)),
     "border cut": ("ImageOps.crop(image, 20)", "crop", (20, 20, 300, 220)),
     "grayscale": ("ImageOps.grayscale(image)", "colour", (0, 0, 320, 240)),
     "convert": ("image.convert('L').crop((1, 2, 30, 40))", "colour crop", (1, 2, 30, 40)),

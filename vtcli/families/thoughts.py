@@ -19,6 +19,15 @@ def after_thought(text: str) -> str:
     return after if ended else ""
 
 
+def told(thought: str, text: str = "") -> str:
+    """A thought that was held beside its text, before it; a text that has one already stays as it is.
+
+    >>> told("Is it 1?", "It is 2.")
+    '<think>Is it 1?</think>It is 2.'
+    """
+    return text if THOUGHT_END in text or not thought.strip() else f"{THOUGHT}{thought.strip()}{THOUGHT_END}{text}"
+
+
 def in_open_thought(text: str, empty: str = EMPTY_THOUGHT, newline: bool = True) -> str:
     """A demonstration's turn where the prompt has opened a thought. A turn without a thought gets the ``empty`` one.
     ``newline``: the prompt ended the line after ``<think>``.

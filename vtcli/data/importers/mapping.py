@@ -7,6 +7,7 @@ A column is named by its path in a row: ``extra_info.question``, ``images.0``. T
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -176,16 +177,17 @@ def first(row: Mapping[str, Any], paths: Sequence[str]) -> Any:
 
 def every(row: Mapping[str, Any], paths: Sequence[str]) -> list[Any]:
     """All values that are there, in the order of the paths; a path may have ``*``, whose columns come in the order of
-    their numbers."""
-    names = [name for path in paths for name in (_matching(row, path) if "*" in path else [path])]
+    their numbers. Such paths one after the other are one: ``*png`` and ``*jpg`` of a picture 0 and a picture 1."""
+    groups = [(wild, list(members)) for wild, members in itertools.groupby(paths, key=lambda path: "*" in path)]
+    names = [name for wild, members in groups for name in (_matching(row, members) if wild else members)]
     return [value for name in names if (value := look(row, name)) not in (None, "")]
 
 
-def _matching(row: Mapping[str, Any], pattern: str) -> list[str]:
+def _matching(row: Mapping[str, Any], patterns: Sequence[str]) -> list[str]:
     def natural(name: str) -> list[tuple[int, str]]:
         return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
-    return sorted((name for name in row if fnmatchcase(name, pattern)), key=natural)
+    return sorted((name for name in row if any(fnmatchcase(name, pattern) for pattern in patterns)), key=natural)
 
 
 def look(row: Any, path: str) -> Any:

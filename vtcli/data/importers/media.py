@@ -57,8 +57,8 @@ class Finder:
         try:
             for root in self.roots:
                 path = root / text
-                if not path.resolve().is_relative_to(root.resolve()):
-                    continue
+                if not any(path.resolve().is_relative_to(folder.resolve()) for folder in self.roots):
+                    continue  # a link may lead from one folder to another, as in the cache of the hub
                 tried.append(path)
                 if path.is_file():
                     return path
@@ -72,7 +72,7 @@ class Finder:
                 place,
                 f"{what} outside of its folder",
                 f"{place}: the {what} {shown} lies outside of {', '.join(map(str, self.roots))}. Name its folder, "
-                "mapping.root, or how paths begin on their author's disk, mapping.prefix.",
+                "that of a link's target too, mapping.root, or how paths begin on their author's disk, mapping.prefix.",
             )
         if other := next((path for path in tried if path.exists()), None):
             said = f"{place}: the {what} {other} is no file: it is a folder, a pipe or a device. Name the file itself."

@@ -34,7 +34,7 @@ import numpy as np
 from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
-from vtcli.data.importers import applied, dialogues, hub, media, row_images, sources, texts
+from vtcli.data.importers import applied, dialogues, hub, media, options, row_images, sources, texts
 from vtcli.data.importers.mapping import RowMapping, chosen_rows, every, first, parsed, read_mapping, said_true
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import KeepImages
@@ -43,7 +43,6 @@ from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
 from vtcli.signals.rules import RULES, numbers
-from vtcli.signals.scorers.letters import MAX_OPTIONS
 from vtcli.store.parquet import CHAT_MARKER
 
 NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "values": {"axis"}, "counts": {"total"}}
@@ -413,16 +412,9 @@ def _truth(
             said = f": its choices are {choices}; expected a list with the answer {answers[0]!r}."
             raise place_problem(place, "choices without the answer", said)
         truth["choices"] = given
-    if (options := parsed(first(row, columns.options))) is not None and isinstance(options, list | tuple):
-        if len(options) > MAX_OPTIONS:
-            said = f" has {len(options)} options; there are letters for {MAX_OPTIONS}."
-            raise place_problem(place, "too many options", said)
-        lines, letter = texts.lettered([str(option) for option in options], answers[0])
-        if not letter:
-            said = f": its options are {options}; none is the answer {answers[0]!r}."
-            raise place_problem(place, "options without the answer", said)
-        question = question if lines[0][4:] in question else "\n".join([question, *lines])
-        truth |= {"choices": [line[1] for line in lines], "letter": letter}
+    if (held := first(row, columns.options)) is not None:
+        question, letter, letters = options.of_row(held, question, answers[0], place)
+        truth |= {"choices": letters, "letter": letter} if letters else {}
     if _numeric(row, columns, place):
         if (number := _finite(answers[0])) is None:
             said = f" is numeric, but its answer is {answers[0]!r}; expected a number such as 2.5."

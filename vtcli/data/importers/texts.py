@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from vtcli.data.importers.mapping import parsed, whole_text
+from vtcli.families import thoughts
 from vtcli.families.calls import parse_answer
 from vtcli.signals.scorers.texts import boxed
 
@@ -24,7 +25,11 @@ _BLANK = re.compile(r"data:[^,]*,\s*")
 
 IMAGES = ("image", "image_url", "input_image")
 VIDEOS = ("video", "video_url")
-SAID = ("text", "input_text", "output_text", "refusal", "reasoning", "thinking", None)
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Keys under which servers and sets hold the thought before a message's content."""
+
+THOUGHT_PARTS = ("reasoning", "thinking")
+SAID = ("text", "input_text", "output_text", "refusal", *THOUGHT_PARTS, None)
 """Types of a message's parts. Any other one, as Anthropic's ``tool_use`` or a sound, would be lost without a word."""
 
 LONGEST_LITERAL = 1_000_000
@@ -88,9 +93,13 @@ def _message(entry: Mapping[str, Any]) -> Message:
     calls = parsed(entry.get("tool_calls")) or ()
     if not isinstance(calls, list | tuple):
         raise ValueError(f"a message's tool_calls are {str(calls)[:80]!r}; expected a list")
+    older = parsed(entry.get("function_call"))  # OpenAI's form of one call before tool_calls
     learn = entry.get("weight") != 0 and entry.get("loss") is not False
     text, own = (content, ()) if isinstance(content, str) else _parts(content)
-    return Message(ROLES[speaker], text, own, tuple(cast("Sequence[Mapping[str, Any]]", calls)), learn)
+    thought = next((str(entry[key]) for key in THOUGHTS if entry.get(key)), "")
+    text = thoughts.told(thought, text)
+    given = [*cast("Sequence[Mapping[str, Any]]", calls), *([older] if older else [])]
+    return Message(ROLES[speaker], text, own, tuple(given), learn)
 
 
 def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
@@ -111,7 +120,9 @@ def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
         elif part.get("type") in VIDEOS:
             text += "<video>"
         else:
-            said = str(part.get("text") or "")
+            kind = str(part.get("type"))
+            said = str(part.get("text") or part.get(kind) or "")  # Anthropic's thoughts have a key of their own
+            said = thoughts.told(said) or said if kind in THOUGHT_PARTS else said
             twice = typed and MARKER.search(said)
             text += MARKER.sub("", said).lstrip("\n") if twice else said
     return text, tuple(own)
@@ -196,22 +207,3 @@ def unwrapped(text: str) -> str:
     text = text if inside is None else inside
     found = boxed(text)
     return text.strip() if found is None else found
-
-
-def lettered(options: Sequence[str], answer: str) -> tuple[list[str], str]:
-    """The options as lines ``(A) text`` and the answer's letter; "" for an answer that is none of them.
-
-    >>> lettered(["A. red", "B. blue"], "B) blue")
-    (['(A) red', '(B) blue'], 'B')
-    """
-    bare: list[str] = []
-    for number, option in enumerate(options):
-        match = re.match(rf"\s*\(?{chr(65 + number)}[).:]\s*(.*)", option, re.DOTALL)
-        bare.append((match.group(1) if match else option).strip())
-    lines = [f"({chr(65 + number)}) {text}" for number, text in enumerate(bare)]
-    for number, text in enumerate(bare):
-        if answer.strip() == text:
-            return lines, chr(65 + number)
-    match = re.fullmatch(r"\s*\(?([A-Za-z])(?:[).:]\s*(.*)|\)?\s*)", answer, re.DOTALL)
-    letter = match.group(1).upper() if match else ""
-    return lines, letter if letter and ord(letter) - 65 < len(bare) else ""

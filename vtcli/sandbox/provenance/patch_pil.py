@@ -302,7 +302,7 @@ def _bordered(call: PatchedCall) -> None:
     border = call.get("border", 0)
     sides = tuple(border) if isinstance(border, tuple | list) else (border,)
     left, top = (sides[0], sides[-1] if len(sides) == 2 else sides[1 if len(sides) == 4 else 0])
-    if call.result.size[0] > call.given["image"].size[0]:
+    if any(new > old for new, old in zip(call.result.size, call.given["image"].size, strict=True)):
         _told(call, "other", known(kind="border", border=border, fill=call.get("fill")), moved(-left, -top))
         return
     box = [left, top, left + call.result.size[0], top + call.result.size[1]]

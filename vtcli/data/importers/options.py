@@ -1,0 +1,85 @@
+"""Options of a question that are answered by a letter: how rows hold them, and whether the question lists them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from vtcli.data.importers.mapping import parsed
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.signals.scorers.letters import MAX_OPTIONS, letter, lettered
+
+_LINE = re.compile(r"^\s*\(?[A-Z]\s*[).:]\s*\S")
+_STATED = re.compile(r"\s*\(?([A-Za-z])(?:[).:]\s*(.*)|\)?\s*)", re.DOTALL)
+
+
+def texts_of(value: Any) -> list[str] | None:
+    """The options of a field: a list; a mapping with the letters in order; a text that is a list in JSON or in Python,
+    or that has lines ``A. red``. None for anything else.
+
+    >>> texts_of({"A": "red", "B": "blue"}), texts_of("['red', 'blue']"), texts_of("red")
+    (['red', 'blue'], ['red', 'blue'], None)
+    """
+    given = _literal(parsed(value))
+    if isinstance(given, Mapping):
+        named = cast("Mapping[Any, Any]", given)
+        in_order = list(named) == [letter(k) for k in range(len(named))]
+        return [str(text) for text in named.values()] if in_order else None
+    if isinstance(given, str):
+        lines = [line for line in given.splitlines() if line.strip()]
+        return lines if len(lines) > 1 and all(map(_LINE.match, lines)) else None
+    return [str(text) for text in cast("Sequence[Any]", given)] if isinstance(given, list | tuple) else None
+
+
+def _literal(value: Any) -> Any:
+    if not isinstance(value, str) or value.strip()[:1] not in ("[", "("):
+        return value
+    try:
+        return ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return value
+
+
+def read(options: Sequence[str], answer: str) -> tuple[list[str], str]:
+    """The options without letters of their own, and the answer's letter; "" for an answer that is none of them. Where
+    the options bring their letters, the answer is a letter first, else it is a text first.
+
+    >>> read(["A. red", "B. blue"], "B) blue"), read(["A. B", "B. A"], "A"), read(["B", "A"], "A")
+    ((['red', 'blue'], 'B'), (['B', 'A'], 'A'), (['B', 'A'], 'B'))
+    """
+    found = [re.match(rf"\s*\(?{letter(k)}[).:]\s*(.*)", text, re.DOTALL) for k, text in enumerate(options)]
+    bare = [(match[1] if match else text).strip() for match, text in zip(found, options, strict=True)]
+    stated = _STATED.fullmatch(answer)
+    by_letter = stated[1].upper() if stated and ord(stated[1].upper()) - 65 < len(bare) else ""
+    by_text = next((letter(k) for k, text in enumerate(bare) if answer.strip() == text), "")
+    return bare, (by_letter or by_text) if all(found) else (by_text or by_letter)
+
+
+def listed(question: str, bare: Sequence[str]) -> str:
+    """The question with its options; as it is where it lists them behind their letters."""
+    lines = [f"({letter(k)}) {text}" for k, text in enumerate(bare)]
+    return question if lettered(question, bare) else "\n".join([question, *lines])
+
+
+def of_row(held: Any, question: str, answer: str, place: Place) -> tuple[str, str, list[str]]:
+    """The question with the options of a row, the answer's letter, and all letters; without options as it was.
+
+    Raises:
+        RowProblem: options of no known form, more than there are letters, or none that is the answer.
+    """
+    given = texts_of(held)
+    if given is None:
+        said = f"{place}: its options are {str(held)[:100]!r}; expected a list, or a mapping by letters."
+        raise RowProblem(place, "unreadable options", said)
+    if len(given) > MAX_OPTIONS:
+        said = f"{place} has {len(given)} options; there are letters for {MAX_OPTIONS}."
+        raise RowProblem(place, "too many options", said)
+    if not given:
+        return question, "", []
+    bare, right = read(given, answer)
+    if not right:
+        said = f"{place}: its options are {given}; none is the answer {answer!r}."
+        raise RowProblem(place, "options without the answer", said)
+    return listed(question, bare), right, [letter(k) for k in range(len(bare))]
