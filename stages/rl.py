@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vtcli import judging
 from vtcli.algo.advantages import group_mean, refuse_single
-from vtcli.algo.curriculum import batch_indices, locate
+from vtcli.algo.curriculum import locate, round_indices
 from vtcli.algo.losses import LossConfig, refuse_wide_clip
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
@@ -381,7 +381,7 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
     samples, kept = run.questions[phase.form].samples, run.questions[phase.form].kept
     prompts = round(config.prompts_per_step * config.fill.oversample)
     order = derive_seed(config.seed, index) % 2**32
-    picked = batch_indices(len(kept), prompts, within * config.fill.max_rounds + number, order)
+    picked = round_indices(len(kept), prompts, within, (number, config.fill.max_rounds), order)
     seed = derive_seed(config.seed, "rollout", step, *([number] if number else []))
 
     def group(place: int) -> GroupRequest:

@@ -238,7 +238,8 @@ class Syntax:
     ``stop``: strings at which a policy turn ends. ``read``: reader of a turn's text (None: ``Chat.decode``). ``reply``:
     role of an observation, a tool's answer or a plain turn of the user. ``cut``: reason of the end when the limit of
     one turn cut a turn off. The limit of the whole trajectory is always ``Stop.MAX_TOKENS``. ``files``: names under
-    which code finds the question's images.
+    which code finds the question's images. ``bounded``: every part of a step has a limit of its own, and its waits for
+    others count against none.
     """
 
     stop: tuple[str, ...] = ()
@@ -246,6 +247,7 @@ class Syntax:
     reply: Literal["tool", "user"] = "tool"
     cut: Stop = Stop.MAX_TOKENS
     files: tuple[str, ...] = ()
+    bounded: bool = False
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from vtcli.algo import advantages
 from vtcli.algo.advantages import turn_level
-from vtcli.algo.curriculum import batch_indices, locate
+from vtcli.algo.curriculum import batch_indices, locate, round_indices
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.monitor import credit_spread, describe
 from vtcli.algo.pack import imitation_row
@@ -257,6 +257,9 @@ def test_curriculum() -> None:
     drawn = [i for step in range(6) for i in batch_indices(9, 3, step, seed=4)]
     assert sorted(drawn[:9]) == sorted(drawn[9:]) == list(range(9))
     assert drawn[:9] != drawn[9:]
+    first = [i for step in range(6) for i in round_indices(9, 3, step, (0, 16), seed=4)]
+    assert first == drawn  # an epoch is one, however many further rounds there might be
+    assert len({tuple(round_indices(50, 5, step, (n, 3), seed=4)) for step in range(2) for n in range(3)}) == 6
     assert sorted([*batch_indices(3, 4, 0, 0), *batch_indices(3, 4, 1, 0), *batch_indices(3, 4, 2, 0)]) == sorted(
         [0, 1, 2] * 4
     )

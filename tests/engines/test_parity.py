@@ -191,6 +191,16 @@ def test_every_start_of_a_run_compares_other_rows(tmp_path: Path, capsys: pytest
     assert "goes on in spite of it" in capsys.readouterr().err
 
 
+def test_a_rank_with_one_wrong_token_is_found_behind_one_with_a_larger_mean() -> None:
+    """Rank 0 has one token of 60 beyond 1e-4 nats; all of rank 1 are within. Mean KL: 7.5e-10 against 4.1e-9."""
+    one, all_small = (
+        [parity.EngineAgreement("row", 0, 60, gaps, ())] for gaps in ((3e-4, *[0.0] * 59), tuple([9e-5] * 60))
+    )
+    nth, said = parity.worst_rank([one, all_small], "float32", ParityBounds())
+    assert nth == 0 and said is not None and "on rank 0" in said and "0.0003 nats" in said
+    assert parity.worst_rank([all_small[:], all_small], "float32", ParityBounds())[1] is None
+
+
 @pytest.mark.parametrize(("dtype", "rows"), [("float32", 5), ("bfloat16", 15)])
 def test_the_doctor_compares_on_demand(capsys: pytest.CaptureFixture[str], dtype: str, rows: int) -> None:
     from vtcli.cli.doctor import doctor

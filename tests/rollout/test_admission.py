@@ -45,6 +45,31 @@ def test_who_comes_first_enters_first_and_never_more_than_fit() -> None:
     assert (most[0], room.live) == (3, 0)
 
 
+def test_all_may_be_cancelled_at_once_those_that_run_and_those_that_wait() -> None:
+    """As a full step does it (``rl.fill.stop_when_full``)."""
+    room = Admission(40, 40)
+
+    async def one() -> None:
+        await room.enter()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            room.leave()
+
+    async def cancelled() -> None:
+        members = [asyncio.ensure_future(one()) for _ in range(6)]
+        await asyncio.sleep(0)
+        assert room.live == 2
+        for member in members:
+            member.cancel()
+        ends = await asyncio.gather(*members, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError] * 6
+        assert room.live == 0
+        await room.enter()
+
+    asyncio.run(cancelled())
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_one_that_is_cancelled_leaves_its_place_to_the_next(given: bool) -> None:
     """Before it has the place, and in the moment in which it gets it."""

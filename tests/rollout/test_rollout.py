@@ -15,7 +15,7 @@ from vtcli.algo.pack import to_row
 from vtcli.config.binding import KeyProblem
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.errors import EngineError
-from vtcli.protocols import DecodedTurn, Request
+from vtcli.protocols import DecodedTurn, Request, Syntax
 from vtcli.rollout.loop import (
     GroupRequest,
     Limits,
@@ -212,6 +212,19 @@ def test_a_broken_environment_is_data(method: str, how: Callable[[], Any], reaso
     found = play([CALL, DONE], world=World(method, how))
     assert found.stop is Stop.BROKEN
     assert reason in str(found.error)
+
+
+def test_a_step_that_bounds_itself_may_wait_for_others() -> None:
+    """As code waits for a slot of the sandbox, whose runs have limits of their own."""
+
+    class Bounded(World):
+        syntax = Syntax(bounded=True)
+
+    async def queue() -> None:
+        await asyncio.sleep(0.15)
+
+    assert play([CALL, DONE], world=Bounded("step", queue)).stop is Stop.ANSWERED
+    assert play([CALL, DONE], world=World("step", queue)).stop is Stop.BROKEN
 
 
 def test_members_of_a_group_have_their_own_seeds() -> None:

@@ -24,6 +24,15 @@ def locate(lengths: Sequence[int], step: int) -> tuple[int, int]:
     raise ValueError(f"step lies {step + 1} beyond the last of {len(lengths)} phases")
 
 
+def round_indices(size: int, per_step: int, step: int, again: tuple[int, int], seed: int) -> list[int]:
+    """The indices of round ``again[0]`` of a step that may have ``again[1]`` rounds. First rounds go through the epochs
+    as ``batch_indices``; further ones, which most steps may not need, draw from an order of their own."""
+    number, rounds = again
+    if number == 0:
+        return batch_indices(size, per_step, step, seed)
+    return batch_indices(size, per_step, step * (rounds - 1) + number - 1, seed ^ 0x5EED)
+
+
 def batch_indices(size: int, per_step: int, step: int, seed: int) -> list[int]:
     """The indices of one step's samples. Every epoch has its own permutation, and a batch may cross its end.
 

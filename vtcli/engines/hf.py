@@ -86,8 +86,8 @@ def hub_folder(name: str) -> Path:
 @dataclass
 class HfPolicy:
     """Completions from a model in this process. Requests that wait together are sampled together. The thread that
-    waits for the event loop samples them (``loops.compute``), otherwise a thread of the policy. Meanwhile the event
-    loop serves tools and judges."""
+    waits for the event loop samples them (``rollout.threads.compute``), otherwise a thread of the policy. Meanwhile the
+    event loop serves tools and judges."""
 
     model: Any
     family: Family

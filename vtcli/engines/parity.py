@@ -172,15 +172,14 @@ def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Pat
     first one adds a line to ``log``.
 
     Raises:
-        EngineError: on the rank with the largest disagreement, unless ``bounds.refuse`` is false.
+        EngineError: a rank leaves a bound, unless ``bounds.refuse`` is false.
     """
     from vtcli.engines.learner.distributed import gather, init_distributed
 
-    rank, world = init_distributed()
+    rank, _ = init_distributed()
     parts = gather(check.compare(sampled))
     # Pooled over ranks, one rank with wrong weights among many would not show.
-    nth = max(range(world), key=lambda i: np.nan_to_num(pooled(parts[i]).mean, nan=np.inf))
-    problem = disagreement(parts[nth], check.dtype, check.bounds, f" on rank {nth}" if world > 1 else "")
+    nth, problem = worst_rank(parts, check.dtype, check.bounds)
     if rank == 0:
         line = {"dtype": check.dtype, "rank": nth, "agree": problem is None, **asdict(pooled(parts[nth]))}
         with log.open("a") as file:
@@ -189,6 +188,19 @@ def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Pat
         raise EngineError(problem)
     if problem is not None and rank == 0:
         sys.stderr.write(f"rl: {problem}\nrl: goes on in spite of it (rl.parity.refuse=false)\n")
+
+
+def worst_rank(
+    parts: Sequence[Sequence[EngineAgreement]], dtype: Dtype, bounds: ParityBounds
+) -> tuple[int, str | None]:
+    """The rank that leaves a bound, of several the one with the largest mean, and what it says; without one the rank
+    with the largest mean, and None."""
+    order = sorted(range(len(parts)), key=lambda i: np.nan_to_num(pooled(parts[i]).mean, nan=np.inf), reverse=True)
+    for nth in order:
+        said = disagreement(parts[nth], dtype, bounds, f" on rank {nth}" if len(parts) > 1 else "")
+        if said is not None:
+            return nth, said
+    return order[0], None
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class CodeEnv:
         writing = self.protocol.writing
         cut = Stop.CALL_FAILED if writing.on_error == "end" else Stop.MAX_TOKENS
         files = tuple(names(self.protocol.place.file, len(self.sample.images)))
-        return Syntax(reading.stop, partial(read, reading), writing.turn, cut, files)
+        return Syntax(reading.stop, partial(read, reading), writing.turn, cut, files, bounded=True)
 
     async def reset(self) -> tuple[str, str]:
         return opening(self.sample, self.protocol, self.offered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 
 FEW, RECENT = 8, 256
@@ -44,7 +45,8 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._waiting.remove(turn)
+                with contextlib.suppress(ValueError):  # one that left in between took it out
+                    self._waiting.remove(turn)
             else:  # it had its place already
                 self.leave()
             raise
@@ -55,5 +57,6 @@ class Admission:
             self._lengths.append(tokens)
         self.live -= 1
         while self._waiting and self.live < self.places:
-            self.live += 1
-            self._waiting.popleft().set_result(None)
+            if not (turn := self._waiting.popleft()).done():  # many may be cancelled at once, before any of them runs
+                self.live += 1
+                turn.set_result(None)

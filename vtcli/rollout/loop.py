@@ -42,7 +42,7 @@ class Limits:
     max_tokens: int = 8192  # prompt, policy and observations together
     max_turn_tokens: int = 1024  # one policy turn
     max_images: int = 16  # the sample's included
-    timeout_s: float = 600.0  # wall clock of one environment step
+    timeout_s: float = 600.0  # wall clock of one environment step, but for those that bound themselves (``Syntax``)
     max_thought_tokens: int = 0  # of a turn, the thought that the prompt has opened; 0: bounded by the turn alone
 
     def __post_init__(self) -> None:
@@ -290,7 +290,7 @@ async def _alternate(
         # The call is not carried out: no turn is left that could read its result.
         if decoded.calls and turn == limits.max_turns:
             return Stop.MAX_TURNS
-        observation = await _within(limits.timeout_s, env.step(decoded, state.images), "step")
+        observation = await _within(_step_limit(env, limits), env.step(decoded, state.images), "step")
         if observation is None:
             return Stop.ANSWERED
         if (stop := _append(state, observation, chat, limits, syntax)) is not None:
@@ -350,7 +350,7 @@ async def _replay(state: _State, prefix: Prefix, env: Env, limits: Limits) -> No
         assert isinstance(said, PolicyTurn)
         assert isinstance(stored, EnvTurn)
         turn = DecodedTurn(said.text, said.calls, said.answer)
-        seen = await _within(limits.timeout_s, env.step(turn, state.images), "step")
+        seen = await _within(_step_limit(env, limits), env.step(turn, state.images), "step")
         then = stored.observation
         if seen is None or seen.text != then.text or [r.view for r in seen.images] != [r.view for r in then.images]:
             raise RuntimeError(f"call {i // 2 + 1} of {source.id}, done again, shows something else than before")
@@ -364,7 +364,12 @@ def _view_sizes(images: Sequence[ImageRef]) -> list[tuple[int, int]]:
     return [(ref.view_width, ref.view_height) for ref in images]
 
 
-async def _within(limit_s: float, work: Awaitable[_T], what: str) -> _T:
+def _step_limit(env: Env, limits: Limits) -> float | None:
+    """None where a step bounds itself: a rollout is not broken because others hold the sandbox."""
+    return None if isinstance(env, HasSyntax) and env.syntax.bounded else limits.timeout_s
+
+
+async def _within(limit_s: float | None, work: Awaitable[_T], what: str) -> _T:
     try:
         async with asyncio.timeout(limit_s):  # not wait_for, which in Python 3.11 may lose a cancellation
             return await work

@@ -20,7 +20,7 @@ from vtcli.rollout import workers
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
-from vtcli.schema import Completion, Group, ImageRef, Observation, Sample, Scored, Signals, Trajectory
+from vtcli.schema import Completion, Group, ImageRef, Observation, Sample, Scored, Signals, Stop, Trajectory
 
 
 class Measure(Protocol):
@@ -135,7 +135,7 @@ class _Run:
             await places.enter()
         try:
             found = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
-            length = found.length
+            length = None if found.stop is Stop.BROKEN else found.length
         finally:
             if places is not None:
                 places.leave(length)

@@ -46,7 +46,7 @@ class Unread(Odd):
 
 
 def drawing(request: Request, chat: Chat) -> dict[str, Any]:
-    """Arguments with which ``vllm_draw`` draws the request's tokens."""
+    """Arguments with which ``engines.vllm.draw`` draws the request's tokens."""
     return {
         "seed": request.seed,
         "sampling": asdict(request.sampling),
@@ -59,7 +59,7 @@ def sampling(request: Request, chat: Chat, look: str = "") -> dict[str, Any]:
     """vLLM's sampling parameters. ``look``: a name under which the workers note how they read the prompt."""
     own = drawing(request, chat) | ({"look": look} if look else {})
     return {
-        "temperature": 0.0,  # takes what vllm_draw has left
+        "temperature": 0.0,  # takes what engines.vllm.draw has left
         "max_tokens": request.max_tokens,
         "logprobs": 0,  # of the sampled token alone
         "stop_token_ids": list(chat.end_ids),

@@ -19,7 +19,7 @@ from vtcli.rollout.loop import Limits
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process: weights are handed over, not sent
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one that vllm_draw is written for
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one that engines.vllm.draw is written for
 }
 DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -32,7 +32,7 @@ FIXED: dict[str, Any] = {
     "scheduling_policy": "priority",  # the trajectory that began first goes on first
     "generation_config": "vllm",  # nothing of the model folder's sampling settings
     "logits_processors": ["vtcli.engines.vllm.draw:Draw"],
-    "logprobs_mode": "processed_logits",  # see vllm_draw
+    "logprobs_mode": "processed_logits",  # see engines.vllm.draw
     "disable_log_stats": True,
     "worker_extension_cls": "vtcli.engines.vllm.worker.Extension",
     "weight_transfer_config": {"backend": "vtcli"},  # what the extension brings

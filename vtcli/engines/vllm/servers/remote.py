@@ -75,7 +75,7 @@ class Remote:
 
         Raises:
             Gone: no reply within the limit, or a broken connection.
-            Refused: an HTTP status that is no success.
+            RefusalError: an HTTP status that is no success.
             Odd: a reply that is no JSON.
         """
         given: dict[str, Any] = {"json": content} if isinstance(content, Mapping) else {"data": content}

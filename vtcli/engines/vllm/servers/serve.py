@@ -31,7 +31,7 @@ IMAGES, TRIED = 16, 2025
 
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # the routes for weights and caches
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one that vllm_draw is written for
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one that engines.vllm.draw is written for
 }
 SERVER = {
     **FIXED,
