@@ -43,6 +43,26 @@ def test_vstar_from_vlmevalkits_tsv(tmp_path: Path) -> None:
     assert loaded(tmp_path, "vstar")[0].truth["choices"] == first.truth["choices"]  # by id and seed
 
 
+@pytest.mark.parametrize(
+    ("options", "answer", "text"),
+    [
+        (("B", "A", "C", "D"), "A", "B"),  # the column A, whose text is B
+        (("O", "A", "B", "AB"), "B", "A"),  # blood groups
+        (("red", "", "green", "blue"), "C", "green"),  # a gap
+        (("red", "green", "", ""), "green", "green"),
+    ],
+)
+def test_an_answer_that_names_a_column_means_it(
+    tmp_path: Path, options: tuple[str, ...], answer: str, text: str
+) -> None:
+    rows = vstar_rows()
+    rows[0] |= dict(zip("ABCD", options, strict=True)) | {"answer": answer}
+    tsv(tmp_path / "VStarBench.tsv", rows)
+    first, *_ = loaded(tmp_path, "vstar")
+    assert first.answer == text
+    assert first.truth["choices"].count(text) == 1
+
+
 def test_a_short_image_is_that_of_another_row(tmp_path: Path) -> None:
     """VLMEvalKit ``image_base.py``: an image of at most 64 characters is the index of the row that has it."""
     rows = [

@@ -145,10 +145,11 @@ def _share(scores: Sequence[float]) -> float:
 
 
 def pope(outcomes: Sequence[GradedAnswer], *, key: str = "category") -> list[Figure]:
-    """POPE: accuracy by category and over all, precision, recall, F1 and the share of yes, read by POPE's own rule."""
+    """POPE: accuracy by category and over all, precision, recall, F1 and the share of yes, read by POPE's own rule.
+    No answer at all is wrong, and no yes."""
     terms = np.zeros((len(outcomes), 4))  # answered yes and true, yes and false, no and true, all
     for n, o in enumerate(outcomes):
-        said, true = readings.read_official(o.text), readings.read(o.answer) is True
+        said, true = bool(o.text) and readings.read_official(o.text), readings.read(o.answer) is True
         terms[n] = said and true, said and not true, not said and true, 1.0
 
     def figure(name: str, statistic: Callable[[Floats], tuple[Floats, Floats]]) -> Figure:

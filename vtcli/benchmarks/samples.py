@@ -228,7 +228,7 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
     for flag, cases in form.flags.items():
         truth[flag] = any(str(row.get(column)) in values for column, values in cases.items())
     if options:
-        right = letters.answer_index(given[0], options)
+        right = _right_option(given[0], options, row, form)
         if right is None:
             raise BrokenRow(f"{where}: its answer is {given[0]!r}; expected a letter or one of {options}.")
         order = _order(len(options), key, seed) if benchmark.shuffle else list(range(len(options)))
@@ -287,6 +287,15 @@ def _options(row: Mapping[str, Any], form: Format) -> list[str]:
     if texts and all(own):
         return [text[match.end() :].strip() for text, match in zip(texts, own, strict=True) if match]
     return texts
+
+
+def _right_option(answer: str, options: Sequence[str], row: Mapping[str, Any], form: Format) -> int | None:
+    """Index of the true option. Where each option has a column, an answer that names one means it, also where another
+    option's text is the same letter; columns may be empty."""
+    if len(form.options) > 1 and answer.strip() in form.options:
+        there = [column for column in form.options if not files.empty(row.get(column))]
+        return there.index(answer.strip()) if answer.strip() in there else None
+    return letters.answer_index(answer, options)
 
 
 def _order(count: int, key: str, seed: int) -> list[int]:

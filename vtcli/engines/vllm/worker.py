@@ -1,4 +1,4 @@
-"""Our extension of every worker of a vLLM server, beside ``engines.vllm.draw``: takes weights, reports how prompts are read.
+"""Our extension of every worker of a vLLM server, beside ``engines.vllm.draw``: takes weights, reports readings.
 
 vLLM loads this module by name (``vtcli.engines.vllm.worker:Extension``) before it loads the model, so that its factory
 knows ``Buckets`` by then.
