@@ -274,7 +274,7 @@ def _counts(path: Path) -> Mapping[str, int]:
     """Rows per task, or per task and kind: ids are <task>-<split>-<number> or <task>-demo-<split>-<number>-<kind>, and
     a task's name may hold a hyphen."""
     ids = pq.read_table(path, columns=["id"]).column("id").to_pylist()
-    return dict(Counter(re.sub(r"-(demo-)?(train|validation|test)-\d{6}(?=-\w+$|$)", "", i) for i in ids))
+    return dict(Counter(re.sub(r"-(demo-)?(train|validation|test)-\d{6,}(?=-\w+$|$)", "", i) for i in ids))
 
 
 def _preview(config: Config, parts: Sequence[ParquetPart], path: Path) -> None:

@@ -142,6 +142,21 @@ def test_dropped_rows_are_named_and_counted(tmp_path: Path, capsys: pytest.Captu
     assert dropped["answer-train"] == {"mine-train-000001": "mine-test-000000"}
 
 
+def test_a_page_that_is_turned_is_the_same_page(tmp_path: Path) -> None:
+    """One page in twelve training rows and in the held-out ones, turned by chance in each; another page stays."""
+    data = tmp_path / "data"
+    rows(data, (1, 1, 12))
+    for split, number in (("test", 0), ("validation", 0), *(("train", n) for n in range(11))):
+        page = np.full((112, 84, 3), 200, np.uint8)
+        page[4:20, 4:30] = (250, 0, 0)
+        Image.fromarray(page).save(data / f"{split}{number}.png")
+    more = "+data.tasks.mine.generate.turn=true"
+    made = synth(tmp_path / "home", data, 12, "jsonl", more)
+    assert made.manifest.summary["dropped_as_seen_in_a_held_out_split"]["answer-train"] == 11
+    kept = SampleSet(made, "answer", "train", ImageStore(tmp_path / "images"))
+    assert [kept.load(n).id for n in range(len(kept))] == ["mine-train-000011"]
+
+
 def test_a_training_split_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
     data = tmp_path / "data"
     rows(data)

@@ -1,15 +1,20 @@
-"""Training rows whose first image or video is in a held-out split: they are left out, and named."""
+"""Training rows whose first image or video is in a held-out split: they are left out, and named. A page that was turned
+or flipped is the same page."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 
+from vtcli.data.generators import canvas
+from vtcli.data.generators.rotflip import INVERSE, TRANSFORMS
 from vtcli.schema import Sample
-from vtcli.store import encoded
+from vtcli.store import encoded, images
 from vtcli.store.encoded import EncodedImage
 from vtcli.store.records import Demo, Media
 
@@ -20,7 +25,8 @@ def unseen(rows: Iterable[Row], held_out: Mapping[str, str], dropped: dict[str, 
     """The rows whose first image or video is not in ``held_out``; the ids of the others go into ``dropped``, with the
     id of the held-out row."""
     for row in rows:
-        same = held_out.get(_digest(row[1][0])) if row[1] else None
+        turn = row[0].truth.get("transform") if isinstance(row[0], Sample) else None
+        same = held_out.get(_digest(row[1][0], turn)) if row[1] else None
         if same is None:
             yield row
         else:
@@ -33,17 +39,25 @@ def first_media(path: Path) -> dict[str, str]:
     A demonstration may have neither."""
     file = pq.ParquetFile(path)
     has = file.schema_arrow.names
-    columns = [name for name in ("id", encoded.COLUMN if encoded.COLUMN in has else "images", "videos") if name in has]
+    image = encoded.COLUMN if encoded.COLUMN in has else "images"
+    columns = [name for name in ("id", image, "videos", "extra_info") if name in has]
     found: dict[str, str] = {}
     for row in (row for batch in file.iter_batches(batch_size=32, columns=columns) for row in batch.to_pylist()):
         if facts := row.get(encoded.COLUMN):
             found.setdefault(facts[0]["sha256"], row["id"])
         elif row.get("images"):
-            found.setdefault(_digest(row["images"][0]["bytes"]), row["id"])
+            truth = json.loads((row.get("extra_info") or {}).get("truth") or "{}")
+            found.setdefault(_digest(row["images"][0]["bytes"], truth.get("transform")), row["id"])
         elif row.get("videos"):
             found.setdefault(Path(row["videos"][0]["video"]).stem, row["id"])
     return found
 
 
-def _digest(medium: bytes | EncodedImage) -> str:
-    return medium.sha256 if isinstance(medium, EncodedImage) else hashlib.sha256(medium).hexdigest()
+def _digest(medium: bytes | EncodedImage, turn: object = None) -> str:
+    """``turn``: the transform of an image that was turned or flipped, which is undone first."""
+    if isinstance(medium, EncodedImage):
+        return medium.sha256
+    if isinstance(turn, str) and turn in TRANSFORMS and turn != "none":
+        page = images.decode(medium, "of a row")
+        medium = canvas.png(np.ascontiguousarray(TRANSFORMS[INVERSE.get(turn, turn)](page)))
+    return hashlib.sha256(medium).hexdigest()
