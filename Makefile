@@ -84,7 +84,8 @@ test-vllm-engines: setup-vllm
 
 # What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; half an hour, before a release.
 test-wide: setup-vllm
-	$(BIN)/python -m pytest -q -m wide tests/attacks tests/cli tests/engines/learner tests/stages
+	tests/support/slurm_node.sh install
+	$(BIN)/python -m pytest -q -m wide tests/attacks tests/cli tests/engines/learner tests/serve tests/stages
 	for family in qwen2_vl smolvlm llava_onevision $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
 	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
 	$(VLLM_WIDE) tests/engines/vllm
@@ -92,7 +93,7 @@ test-wide: setup-vllm
 # The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup
 	tests/support/slurm_node.sh install
-	$(BIN)/python -m pytest -q -rs -m slurm tests/stages/test_slurm_jobs.py tests/stages/test_slurm_nodes.py
+	$(BIN)/python -m pytest -q -rs -m "slurm and not wide" tests/stages/test_slurm_jobs.py tests/stages/test_slurm_nodes.py
 
 # inspect-ai and lmms-eval against a server, scored as `vtcli eval` does. They share .venv's torch and transformers.
 $(HARNESS)/.installed: pyproject.toml | setup

@@ -113,6 +113,10 @@ def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
             "causal.all.blank: a share of all questions cannot stand by",
         ),
         ({"measures": ["accuracy"]}, "measures: accuracy: expected FORM.TASK.MEASURE"),
+        ({"measures": ["answer.all.luck"]}, "answer.all.luck: luck is not measured; expected of accuracy"),
+        ({"start": "seen"}, "start: seen is where teaching begins; name the recipe that teaches"),
+        ({"axes": {"a": SKILL}}, "words of demos change nothing, as this map has no such step"),
+        ({"teach": "tiny_codev", "words": {"seen": ["sft.epochs=1"]}}, "words of seen change nothing"),
         ({"axes": dict.fromkeys("abc", FRAMED)}, "axes: a, b, c are too many; a figure shows two"),
         ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a: train is no step"),
         ({"axes": {"a": {**FRAMED, "cases": {"0.5": {"data": []}}}}}, "cases: 0.5 is no value; expected of"),
@@ -149,7 +153,7 @@ def rows(accuracy: list[int], calls: float, difficulty: str | None = None) -> tu
 
 
 def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_picture(tmp_path: Path) -> None:
-    asked = made(axes={"framed": {**FRAMED, "paper": 0.9}, "skill": SKILL})
+    asked = made(teach="tiny_codev", axes={"framed": {**FRAMED, "paper": 0.9}, "skill": SKILL})
     found = [
         results.ArmOutcome((f, 0.2), arm, (0, 1), rows(right, calls))
         for f in (0.1, 0.9)

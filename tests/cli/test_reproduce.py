@@ -156,6 +156,9 @@ def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
         ({"judge_model": "Qwen"}, r"JUDGE_MODEL=Qwen needs JUDGE=URL"),
         ({"benchmarks": Path("/nope")}, r"BENCHMARKS=/nope: there is no such folder"),
         ({"overrides": ("model=x",)}, r"model=x: vtcli reproduce says this to each command itself"),
+        ({"overrides": ("rl.data=x:v1",)}, r"rl.data=x:v1: .* \(MODEL=, DATA= and DEMOS= name inputs\)"),
+        ({"overrides": ("eval.shard=1/4",)}, r"eval.shard=1/4: vtcli reproduce says this"),
+        ({"overrides": ("variant=code", "+variant=released")}, r"variant=code, released: expected one"),
     ],
 )
 def test_a_slip_is_named(given: dict[str, object], said: str) -> None:
@@ -176,9 +179,9 @@ def test_an_rl_that_validates_on_a_benchmark_is_told_which() -> None:
     told = {
         step.stage for step in steps(Reproduction("pyvision_image", "tiny", overrides=words)) if words[0] in step.words
     }
-    assert told == {"rl", "eval"}
-    told = {step.stage for step in steps(Reproduction("codev", "tiny", overrides=words[:1])) if words[0] in step.words}
-    assert told == {"eval"}
+    assert told == {"rl"}  # evaluations have rows of the data: with benchmarks beside them they would be refused
+    with pytest.raises(ConfigError, match=r"benchmark=\[vstar\] needs BENCHMARKS=FOLDER"):
+        Reproduction("codev", "tiny", overrides=words[:1])
 
 
 @pytest.mark.parametrize("command", ["reproduce", "map"])
@@ -191,6 +194,8 @@ def test_an_open_quotation_mark_is_a_slip_too(command: str) -> None:
     ("words", "said"),
     [
         (["map", "codev", "--more", "seed=5"], "seed=5: vtcli map says this to each command itself"),
+        (["map", "codev", "--more", "rl.model=x:v1"], "rl.model=x:v1: vtcli map says this to each command itself"),
+        (["reproduce", "codev", "--more", "env=null"], "a choice of a group is null: give a name"),
         (["map", "codev", "--seeds", "9" * 20], "seed: must be at least 0"),
     ],
 )
@@ -201,7 +206,9 @@ def test_a_dry_run_refuses_what_a_step_would(words: list[str], said: str) -> Non
         checks.require_right(steps(Reproduction("toolsrl", "tiny", name="a/b")))
 
 
-@pytest.mark.parametrize(("seeds", "said"), [("0 x", "expected numbers"), ("0 00", "0 is there twice")])
+@pytest.mark.parametrize(
+    ("seeds", "said"), [("0 x", "expected numbers"), ("²", "expected numbers"), ("0 00", "0 is there twice")]
+)
 def test_seeds_are_numbers_and_each_is_another(seeds: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f'SEEDS="{seeds}": .*{said}'):
         CliRunner().invoke(app, ["reproduce", "codev", "--dry", "--seeds", seeds], catch_exceptions=False)

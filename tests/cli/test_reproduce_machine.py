@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from benchmark_copies import tsv, vstar_rows
 
+from vtcli.cli.reproduction import runs
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import DryRun
 from vtcli.cli.reproduction.graph import Reproduction, steps
@@ -22,11 +23,37 @@ def dry(scale: str, jobs: bool = False, model: str = "Qwen/Qwen2.5-VL-7B-Instruc
 def test_the_bill_refuses_what_rl_refuses_for_the_memory_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: (machine.CudaDevice("NVIDIA H100 80GB HBM3", 79.6),) * 8)
     monkeypatch.setattr(machine, "memory_gib", lambda: 22.0)
-    with pytest.raises(ConfigError, match=r"rl does not fit on 1x8xH100"):
+    with pytest.raises(ConfigError, match=r"rl does not fit on 1x8xH100: it needs GiB of each machine's memory: "):
         list(dry("node")._bill())
     assert any("GPU-hours a seed" in found.said for found in dry("node", jobs=True)._bill())  # it runs elsewhere
     monkeypatch.setattr(machine, "memory_gib", lambda: 2000.0)
     assert any("GPU-hours a seed" in found.said for found in dry("node")._bill())
+
+
+def test_servers_have_their_gpus_where_training_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planned is what runs: two GPUs of eight serve, so rl gets six processes."""
+    monkeypatch.setattr(machine, "gpus", lambda: (machine.CudaDevice("NVIDIA H100 80GB HBM3", 79.6),) * 8)
+
+    def ranks(*overrides: str) -> dict[str, int]:
+        asked = Reproduction("toolsrl", "node", overrides=overrides)
+        return {step.stage: runs.ranks_of(step) for step in steps(asked)}
+
+    assert ranks("engine=vllm_server", "engine.servers=2") == {"synth": 1, "filter": 1, "eval": 1, "rl": 6}
+    assert (
+        ranks("engine=vllm_server", "engine.servers=8", "engine.gpu_memory=0.4")["rl"] == 8
+    )  # they share the GPUs with the ranks
+    assert ranks()["rl"] == 8
+
+
+def test_the_bill_counts_rollouts_without_tools_of_other_judges_and_of_the_probe() -> None:
+    def told(*overrides: str) -> str:
+        asked = Reproduction("toolsrl", "tiny", overrides=overrides)
+        return "\n".join(beside_rl(asked, steps(asked), None))
+
+    assert "filter" not in told() and "probe" not in told()
+    assert "rollouts, 16 of each row" in told("filter=needs_tool")  # eight with tools, eight without
+    assert "rollouts, 8 of each row" in told("filter=mixed")
+    assert "probe: 2 × 768 rollouts from the cut on" in told("probe=causal")  # 128 x (1 + 5)
 
 
 def test_the_bill_counts_the_questions_of_benchmarks_and_their_answers(tmp_path: Path) -> None:

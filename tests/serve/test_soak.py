@@ -170,7 +170,7 @@ async def footprint(server: Served, folder: Path) -> Footprint:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_thousands_of_requests_leave_nothing_behind(tmp_path: Path) -> None:
     rng = random.Random(7)
 

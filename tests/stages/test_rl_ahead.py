@@ -104,7 +104,7 @@ def test_what_generates_beside_the_learner_cannot_sleep(home: Path, asleep: dict
         run(home, "refused", **asleep)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_keys_of_memory_engine_and_time_may_change_before_a_resume_and_others_may_not(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_rollouts_show_views_of_its_factor(home: Path) -> None:
     assert all(width % 32 == height % 32 == 0 for width, height in sizes)
 
 
+@pytest.mark.wide  # `make test-slow` has two ranks of Qwen2.5-VL
 def test_two_ranks_with_sharded_weights_learn_the_same(home: Path) -> None:
     """ZeRO-3 gathers the tower's and the mergers' weights on ranks with images and without."""
     run(home, "sft", [*SFT, *QWEN3, "name=two-base", "sft.backend.zero_stage=3"], TWO_RANKS)

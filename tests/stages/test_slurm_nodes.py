@@ -180,7 +180,7 @@ def begin(env: dict[str, str], tmp_path: Path, silent_s: str) -> TwoNodeRun:
     return TwoNodeRun(number, output, work / "artifacts", hold)
 
 
-@pytest.mark.parametrize("lost", ["killed", "frozen"])
+@pytest.mark.parametrize("lost", ["killed", pytest.param("frozen", marks=pytest.mark.wide)])
 def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
     env: dict[str, str], tmp_path: Path, lost: str
 ) -> None:
@@ -203,6 +203,7 @@ def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
     run.require_finished(env, soon=True)
 
 
+@pytest.mark.wide  # six minutes on a busy machine: `.ci/run` has a node whose ranks are killed
 def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_and_goes_on(
     env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def workload(values: Mapping[str, Any]) -> Workload:
             raise ConfigError(f"{where}={found}: at least 1 is needed.")
         return found
 
+    phases = convert(rl["phases"], list[dict[str, Any]], "rl.phases")
     limits = convert(rl["limits"], Limits, "rl.limits")
     learnt = number(rl["prompts_per_step"], "rl.prompts_per_step")
     updates = number(rl["updates_per_step"], "rl.updates_per_step")
@@ -155,10 +156,10 @@ def workload(values: Mapping[str, Any]) -> Workload:
         prompts=round(learnt * convert(rl["fill"], StepFill, "rl.fill").oversample),
         learnt=learnt,
         group_size=number(rl["group_size"], "rl.group_size"),
-        steps=sum(number(p["steps"], f"rl.phases.{i}.steps") for i, p in enumerate(rl["phases"])),
+        steps=sum(number(p.get("steps"), f"rl.phases.{i}.steps") for i, p in enumerate(phases)),
         updates_per_step=updates,
         old_logprobs=updates > 1,  # engines/deepspeed.py: PPO's old policy
-        reference=bool(rl.get("reference")) or rl["loss"]["kl_coef"] > 0,
+        reference=bool(rl.get("reference")) or convert(rl["loss"]["kl_coef"], float, "rl.loss.kl_coef") > 0,
         code=read_card(convert(values["env"], BoundCard, "env")).runner,
         freeze_vision=optim.freeze_vision,
         lora_rank=optim.lora.rank,
@@ -177,7 +178,8 @@ def workload(values: Mapping[str, Any]) -> Workload:
 def layout(values: Mapping[str, Any], gpus: int, ranks: int | None = None) -> Layout:
     """Layout from plan.layout on machines of ``gpus`` GPUs. A null there takes the engine's value: what is planned is
     what runs. ``ranks`` of a machine; None: as many as servers leave room for."""
-    section, engine = dict(values["plan"]["layout"]), convert(values["engine"], Engine, "engine")
+    section = convert(values["plan"]["layout"], dict[str, Any], "plan.layout")
+    engine = convert(values["engine"], Engine, "engine")
     servers = engine.name == "vllm_server"
     serving, sharing = section["serving"], section["sharing"]
     if serving is None:

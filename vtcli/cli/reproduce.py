@@ -47,7 +47,7 @@ def reproduce(
 
     own = compose.own_folder(config_dir)
     asked = Reproduction(
-        recipe.replace("-", "_"), scale, model, data, demos, judge, judge_model, numbers(seeds), benchmarks, own,
+        recipe_of(recipe, own), scale, model, data, demos, judge, judge_model, numbers(seeds), benchmarks, own,
         name, tuple(split("--more", more)),
     )  # fmt: skip
     commands = steps(asked)
@@ -66,12 +66,19 @@ def reproduce(
     _print_table(asked, commands, runs.here(commands))
 
 
+def recipe_of(name: str, own: Path | None) -> str:
+    """The recipe of a name that may have hyphens where the file has underscores, as names of make have."""
+    from vtcli.config import compose
+
+    return name if name in compose.options("recipe", own) else name.replace("-", "_")
+
+
 def numbers(seeds: str) -> tuple[int, ...]:
     """The seeds of a command line. Raises ``ConfigError`` for other words and for a seed that is given twice."""
     from vtcli.errors import ConfigError
 
     words = seeds.replace(",", " ").split()
-    if not words or not all(word.isdigit() for word in words):
+    if not words or not all(word.isdecimal() for word in words):
         raise ConfigError(f'SEEDS="{seeds}": expected numbers, such as SEEDS="0 1 2"')
     found = tuple(map(int, words))
     if twice := [str(seed) for seed in dict.fromkeys(found) if found.count(seed) > 1]:

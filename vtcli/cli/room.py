@@ -55,21 +55,25 @@ def _require_rl(values: Mapping[str, Any], arch: Architecture, layout: Layout, c
     m = plan.memory
     if m.fits:
         return
-    phases = {"generating": m.generating, "new weights": m.syncing, "learning": m.learning}
-    needed = ", ".join(f"{size / GIB:.1f} {name}" for name, size in phases.items())
-    needed = f"needs GiB on each GPU: {needed}, of {m.usable / GIB:.1f} usable"
-    if max(phases.values()) <= m.usable and m.live >= 1:
-        needed = _host(m)
-    cache = "" if m.live >= 1 else ", and its cache does not hold one row of rl.limits.max_tokens"
     found = advised(plan).advice
     helps = (
         f"It would fit with: {' '.join(found)}." if found else "No layout of this model fits there: a smaller model."
     )
     raise ConfigError(
-        f"{_what(arch, cluster)} {needed}{cache}. {helps} "
+        f"{_what(arch, cluster)} {what_lacks(m)}. {helps} "
         "`vtcli plan --fit` with the same arguments and cluster= says what each layout costs; plan.refuse=false starts "
         "in spite of it"
     )
+
+
+def what_lacks(m: Memory) -> str:
+    """The words for a run of rl that does not fit: what it needs of a GPU, or of the machine's memory."""
+    phases = {"generating": m.generating, "new weights": m.syncing, "learning": m.learning}
+    if max(phases.values()) <= m.usable and m.live >= 1:
+        return _host(m)
+    needed = ", ".join(f"{size / GIB:.1f} {name}" for name, size in phases.items())
+    cache = "" if m.live >= 1 else ", and its cache does not hold one row of rl.limits.max_tokens"
+    return f"needs GiB on each GPU: {needed}, of {m.usable / GIB:.1f} usable{cache}"
 
 
 def _require_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster) -> None:

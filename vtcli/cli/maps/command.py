@@ -37,7 +37,7 @@ def draw_map(
     asked = grid.load(name, own)
     flags = ("--config-dir", str(own)) if own else ()
     further = split("--more", more)
-    graph.refuse(further, graph.SAID, "vtcli map")
+    graph.refuse(further, (*graph.SAID, *graph.INPUTS), "vtcli map")
     plan = grid.plan(name, asked, numbers(seeds), (*further, *flags))
     if dry:
         for command in plan.commands:

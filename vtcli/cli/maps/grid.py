@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from vtcli.algo.rows import MEASURES
 from vtcli.cli.pipeline import SHIPPED, TINY
 from vtcli.cli.reproduction.graph import PaperCommand
 from vtcli.config import compose
@@ -108,6 +109,16 @@ class Map:
         for where, steps in (("words", set(self.words)), *((f"axes.{n}", a.steps) for n, a in self.axes.items())):
             if unknown := steps - STEPS.keys():
                 raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is no step; expected of {', '.join(STEPS)}")
+        if self.start and not self.teach:
+            raise ConfigError(f"start: {self.start} is where teaching begins; name the recipe that teaches: teach")
+        made = {"data", "before", "policy", "report", *(("demos", "base") if self.teach else ())}
+        made |= {"taught", "seen"} if self.start == "seen" else set()
+        worded = set(self.words).union(*(axis.steps for axis in self.axes.values()))
+        if idle := worded - made:
+            raise ConfigError(
+                f"words of {', '.join(sorted(idle))} change nothing, as this map has no such step: demos and base come "
+                "with teach, taught and seen with start: seen"
+            )
         for measure in self.measures:
             if self.by and measure.startswith("causal."):
                 raise ConfigError(f"measures: {measure}: a share of all questions cannot stand by {self.by}")
@@ -116,6 +127,9 @@ class Map:
                     f"measures: {measure}: expected FORM.TASK.MEASURE, such as answer.all.accuracy, or "
                     "causal.TASK.CONDITION of a probe"
                 )
+            form, _, name = measure.split(".")
+            if form != "causal" and name not in MEASURES:
+                raise ConfigError(f"measures: {measure}: {name} is not measured; expected of {', '.join(MEASURES)}")
 
 
 @dataclass(frozen=True)

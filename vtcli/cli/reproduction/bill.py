@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vtcli.cli.reproduction.graph import PaperCommand, Reproduction
+from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
+from vtcli.filters.applying import ROLLED, needs
 from vtcli.plan.estimate import Plan
 
 
 def beside_rl(asked: Reproduction, steps: Sequence[PaperCommand], plan: Plan | None) -> Iterator[str]:
     """A line for each of filter, sft and eval. With a plan of rl it has GPU-hours: a rollout, and a row of sft, is
     taken to cost what it costs there. Rows of imported data and of demonstrations are not known before."""
-    values = {step.stage: compose.load(step.stage, step.argv({})).values for step in reversed(steps)}
+    jobs = {step.stage: compose.load(step.stage, step.argv({})) for step in reversed(steps)}
+    values = {stage: job.values for stage, job in jobs.items()}
     count = {stage: sum(step.stage == stage for step in steps) for stage in values}
     rows = None if asked.given else values["synth"]["data"]["tasks"]
-    if (k := tries(values["filter"])) and (train := _rows(rows, "train", values["filter"]["filter"]["forms"])):
+    if (k := tries(jobs["filter"])) and (train := _rows(rows, "train", values["filter"]["filter"]["forms"])):
         yield f"filter: {train * k:,} rollouts, {k} of each row{_hours(plan, train * k, rollout_s)}"
     elif k:
         yield f"filter: {k} rollouts of each row"
@@ -36,6 +39,10 @@ def beside_rl(asked: Reproduction, steps: Sequence[PaperCommand], plan: Plan | N
         yield f"{runs}{test:,} rollouts{_hours(plan, count['eval'] * test, rollout_s)}"
     else:
         yield f"{runs}{each} rollouts of each question, more where a benchmark says so"
+    if probe := values["eval"].get("probe"):
+        more = probe["trajectories"] * (1 + len(probe["conditions"])) * probe["continuations"]
+        hours = _hours(plan, count["eval"] * more, rollout_s)
+        yield f"probe: {count['eval']} × {more:,} rollouts from the cut on{hours}"
 
 
 def _of_benchmarks(values: Mapping[str, Any], each: int) -> int | None:
@@ -50,11 +57,11 @@ def _of_benchmarks(values: Mapping[str, Any], each: int) -> int | None:
     return total
 
 
-def tries(values: Mapping[str, Any]) -> int:
-    """Rollouts of each row that the rules of ``vtcli filter`` ask for; 0 where none asks."""
-    rules = values["filter"]["rules"]
-    asks = any("pass_rate" in str(rule["_target_"]) for rule in rules.values() if rule)
-    return int(values["filter"]["rollouts"]["k"]) if asks else 0
+def tries(job: compose.Job) -> int:
+    """Rollouts of each row, at most, that the rules of ``vtcli filter`` ask for, with tools and without; 0 where none
+    asks."""
+    config: Any = compose.build(stage_parts("filter")[0], job)
+    return int(config.rollouts.k) * sum(bool(needs(config.rules, fact)) for fact in ROLLED)
 
 
 def rollout_s(plan: Plan) -> float:

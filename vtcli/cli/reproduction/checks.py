@@ -22,7 +22,8 @@ from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, home
 from vtcli.cli.reproduction.rows import lack
 from vtcli.cli.reproduction.runs import options_of
-from vtcli.cli.stages import ON_ACCELERATOR, stage_parts
+from vtcli.cli.room import what_lacks
+from vtcli.cli.stages import ON_ACCELERATOR, require_machine, stage_parts
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.runs.questions import require_forms
@@ -212,7 +213,8 @@ class DryRun:
                 said = f"{', '.join(silent)} not set: these jobs ask for no GPU themselves. Example: {silent[-1]}="
                 yield CheckResult("machine", None, f"{said}--gpus-per-node=…")
         elif any(step.stage in ON_ACCELERATOR for step in self.steps):
-            machine.require(self.asked.scale, self.asked.model, compose.scales())
+            for stage in dict.fromkeys(step.stage for step in self.steps):
+                require_machine(compose.load(stage, self._step(stage).argv({})))
             yield CheckResult("machine", True, f"scale={self.asked.scale} runs here")
 
     def _without_options(self) -> list[str]:
@@ -237,7 +239,9 @@ class DryRun:
         each = f"{plan.work.steps * plan.time.total / 3600:.1f} h on {plan.cluster}, {hours:,.0f} GPU-hours a seed"
         if not plan.memory.fits:
             advice = " ".join(plan.advice or ()) or "a smaller model or more GPUs"
-            raise ConfigError(f"rl does not fit on {plan.cluster}. It would with: {advice}")
+            raise ConfigError(
+                f"rl does not fit on {plan.cluster}: it {what_lacks(plan.memory)}. It would with: {advice}"
+            )
         yield CheckResult("bill", True, f"rl: {each}, {runs * hours:,.0f} in all; double it until a step was timed")
         yield from (CheckResult("bill", True, said) for said in beside_rl(self.asked, self.steps, plan))
         yield self._disk(14 * plan.arch.parameters * ARTIFACTS_OF_WEIGHTS * runs)
@@ -278,7 +282,9 @@ def require_right(steps: Sequence[PaperCommand]) -> None:
             if words <= seen:
                 continue
             seen |= words
-            compose.build(stage_parts(step.stage)[0], compose.load(step.stage, step.argv({})))
+            config: Any = compose.build(stage_parts(step.stage)[0], compose.load(step.stage, step.argv({})))
+            if step.stage == "eval":
+                config.require_questions()
         except VtcliError as error:
             raise ConfigError(f"{step.line({})}\n  {error}") from error
 

@@ -76,7 +76,14 @@ class Reproduction:
             raise ConfigError(f"JUDGE_MODEL={self.judge_model} needs JUDGE=URL: the endpoint that serves it")
         if self.benchmarks and not self.benchmarks.is_dir():
             raise ConfigError(f"BENCHMARKS={self.benchmarks}: there is no such folder; expected one with their files")
-        refuse(self.overrides, (*SAID, "model", "data", "judge", "judge.url", "judge.model"), "vtcli reproduce")
+        refuse(
+            self.overrides, (*SAID, *INPUTS, "model", "data", "judge", "judge.url", "judge.model"), "vtcli reproduce"
+        )
+        if len(self.variant) > 1:
+            raise ConfigError(f"variant={', '.join(self.variant)}: expected one; each is a reproduction of its own")
+        asked = [word for word in self.overrides if word.lstrip("+").startswith("benchmark=")]
+        if asked and self.benchmarks is None and not self.validates:
+            raise ConfigError(f"{asked[0]} needs BENCHMARKS=FOLDER: else evaluations ask held-out rows of the data")
 
     @property
     def prefix(self) -> str:
@@ -85,7 +92,8 @@ class Reproduction:
     @property
     def variant(self) -> tuple[str, ...]:
         """The variant of the recipe, where one is given: its artifacts are not those of the recipe itself."""
-        return tuple(word.partition("=")[2] for word in self.overrides if word.startswith("variant="))
+        words = (word.lstrip("+") for word in self.overrides)
+        return tuple(word.partition("=")[2] for word in words if word.startswith("variant="))
 
     def tells(self, name: str, stage: str, recipe: str, word: str) -> bool:
         """True where the command of a stage takes an override. A variant is known to the paper's own recipe alone,
@@ -97,7 +105,7 @@ class Reproduction:
             return name == "demos"
         if key.startswith("data.") and self.data:  # the other stages compose the recipe's own
             return name == "data"
-        if key == "benchmark" and (stage == "rl" or (self.validates and self.benchmarks)):  # evaluations ask all copies
+        if key == "benchmark" and (stage == "rl" or self.validates):  # evaluations ask all copies, or rows of the data
             return stage == "rl" and self.validates
         if self.lacks(word):
             return False
@@ -157,12 +165,20 @@ class Reproduction:
 SAID = ("name", "recipe", "scale", "seed")
 """Keys that a pipeline says to each of its commands."""
 
+INPUTS = (
+    *("rl.data", "rl.model", "sft.data", "filter.data", "filter.model", "filter.shard", "synth.shard", "synth.merge"),
+    *("synth.preview", "eval.data", "eval.model", "eval.baseline", "eval.label", "eval.shard", "eval.policy"),
+)
+"""Keys that say which artifacts a command reads, and what it is in the pipeline."""
+
 
 def refuse(overrides: Sequence[str], keys: Sequence[str], who: str) -> None:
     """Raises ``ConfigError`` for an override of a key that a pipeline says itself: the last one would be true."""
     for override in overrides:
-        if override.lstrip("+~").partition("=")[0] in keys:
-            raise ConfigError(f"{override}: {who} says this to each command itself; give it no further one")
+        key = override.lstrip("+~").partition("=")[0]
+        if key in keys:
+            inputs = " (MODEL=, DATA= and DEMOS= name inputs)" if key in INPUTS and "reproduce" in who else ""
+            raise ConfigError(f"{override}: {who} says this to each command itself; give it no further one{inputs}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from vtcli.cli import cost
 from vtcli.cli.console import say
 from vtcli.cli.reproduction.graph import PaperCommand
 from vtcli.cli.stages import IN_RANKS
@@ -32,13 +33,22 @@ def here(steps: Sequence[PaperCommand]) -> dict[str, str]:
     made: dict[str, str] = {}
     for number, step in enumerate(steps, 1):
         say(f"step {number} of {len(steps)}: {step.line(made)}")
-        ranks = len(machine.gpus()) if step.stage in IN_RANKS else 1
+        ranks = ranks_of(step)
         launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}") if ranks > 1 else ()
         code, made[step.makes] = run([step.stage, *step.argv(made)], launcher)
         if code or not made[step.makes]:
             say(f"step {number} of {len(steps)} has failed. What is finished stays: the same command goes on there.")
             raise SystemExit(code or 1)
     return made
+
+
+def ranks_of(step: PaperCommand) -> int:
+    """Processes of a command on this machine: of training one for each GPU that servers of vLLM leave, else one."""
+    gpus = len(machine.gpus())
+    if step.stage not in IN_RANKS or gpus < 2:
+        return 1
+    serving = cost.layout(compose.load("rl", step.argv({})).values, gpus).serving if step.stage == "rl" else 0
+    return gpus - serving
 
 
 def options_of(stage: str) -> str:
@@ -95,7 +105,7 @@ def differing(steps: Sequence[PaperCommand], home: Path) -> Iterator[str]:
     and which of the other artifacts it read, does not count."""
     store = ArtifactStore(home)
     for step in steps:
-        aside = ("stage", "home", "tracker", *step.reads)
+        aside = ("stage", "home", "tracker", "synth.merge", "synth.shard", "synth.workers", *step.reads)
         words = compose.plan(step.stage, step.words).overrides  # with the data that the recipe has at this scale
         for artifact in store.newest(step.makes):
             made, asked = (_deciding(each, aside) for each in (artifact.manifest.overrides, words))
