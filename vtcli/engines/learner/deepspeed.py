@@ -383,8 +383,8 @@ class DeepSpeedLearner:
         return TrainRow("", (0, 0), (0, 1), (), zeros, zeros)
 
     def _applied(self) -> dict[str, float]:
-        """Whether DeepSpeed made the update, as ``updated`` and ``skipped``. From ZeRO stage 1 on it skips a step whose
-        gradient is not finite.
+        """Counts of updates that DeepSpeed made or left out, ``updated`` and ``skipped``. From ZeRO stage 1 on it skips
+        a step whose gradient is not finite.
 
         Raises:
             EngineError: it left out ``MAX_SKIPPED`` steps in succession.
