@@ -151,7 +151,7 @@ def _require_toolsrls_phases(data: Data) -> None:
     assert sorted(first) == ["count", "docvqa", "read_value", "sealvqa"]
     assert {name for name, task in data.tasks.items() if task.train} == {*first, "visual_probe", "chartqa", "arxivqa"}
     page, scene = made(data, "docvqa", "train")["tool"], made(data, "sealvqa", "train")["tool"]
-    assert page.truth["transform"] != "none" and page.truth["rule"] == "anls" and page.truth["answers"] == ["200", "x"]
+    assert page.truth["transform"] != "none" and page.truth["rule"] == "judge" and page.truth["answers"] == ["200", "x"]
     assert scene.truth["boxes"] == [{"label": "cup", "box": [1, 2, 11, 12]}] and scene.tool_answer
 
 

@@ -465,12 +465,6 @@ def _readable_errors() -> Generator[None]:
             f"{error.override}: cannot be read as an override; expected key=value, +key=value, ~key or +group=name "
             f"(quote special characters: key=\\'[text]\\'). {str(error).splitlines()[0]}"
         ) from error
-    except ValueError as error:  # Hydra's own for a null; anything else is a defect
-        if not str(error).startswith("Config group override must be"):
-            raise
-        raise ConfigError(
-            f"a choice of a group is null: give a name, or leave the group out with ~GROUP. {error}"
-        ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"a configuration file cannot be read as YAML: {error}") from error
     except InterpolationKeyError as error:
@@ -485,3 +479,9 @@ def _readable_errors() -> Generator[None]:
             expected = "a section {key: value, …}" if found[2] == "dict" else "a list [a, b, …]"
             raise ConfigError(f"{found[1]}: expected {expected}.") from error
         raise ConfigError(said) from error
+    except ValueError as error:  # Hydra's own for a null; anything else is a defect
+        if not str(error).startswith("Config group override must be"):
+            raise
+        raise ConfigError(
+            f"a choice of a group is null: give a name, or leave the group out with ~GROUP. {error}"
+        ) from error

@@ -17,7 +17,7 @@ NAME = "image_zoom_in_tool"
 
 SCHEMA = args.schema(
     NAME,
-    "Zoom in: cut a box out of an image and see it enlarged.",
+    "Zoom in: cut a box out of an image and see it in the original's resolution.",
     {
         "bbox_2d": {
             "type": "array",
