@@ -96,6 +96,21 @@ def test_servers_that_do_not_fit_a_machine_are_refused_by_the_plan() -> None:
     assert "engine.gpu_memory to at most 0.5 to share" in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("rl.loss.kl_coef=null", "rl.loss.kl_coef: expected a number, got None"),
+        ("plan.layout=null", "plan.layout: expected a mapping"),
+        ("rl.phases=5", "rl.phases: expected a list"),
+        ("rl.phases=[{name: a}]", r"rl.phases.0.steps: expected a whole number, got None"),
+    ],
+)
+def test_a_value_of_another_kind_is_an_error_of_the_plan_too(word: str, said: str) -> None:
+    done = CliRunner().invoke(app, ["plan", "+recipe=toolsrl", "cluster=1x8xH100", word])
+    assert isinstance(done.exception, ConfigError)
+    assert said in str(done.exception)
+
+
 def test_what_is_advised_can_be_given_and_then_fits(tmp_path: Path) -> None:
     argv = [*PAPER, "cluster=1x8xH200", "rl.backend.dtype=float32", "rl.backend.zero_stage=1"]
     argv.append("rl.backend.activation_checkpointing=false")

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from vtcli.cli import cost
 from vtcli.cli.main import app
+from vtcli.cli.reproduce import recipe_of
 from vtcli.cli.reproduction import checks, runs
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
@@ -195,7 +196,7 @@ def test_an_open_quotation_mark_is_a_slip_too(command: str) -> None:
     [
         (["map", "codev", "--more", "seed=5"], "seed=5: vtcli map says this to each command itself"),
         (["map", "codev", "--more", "rl.model=x:v1"], "rl.model=x:v1: vtcli map says this to each command itself"),
-        (["reproduce", "codev", "--more", "env=null"], "a choice of a group is null: give a name"),
+        (["reproduce", "codev", "--more", "env=null"], "env=null: there is no env 'None'. Valid: codedance, "),
         (["map", "codev", "--seeds", "9" * 20], "seed: must be at least 0"),
     ],
 )
@@ -212,6 +213,13 @@ def test_a_dry_run_refuses_what_a_step_would(words: list[str], said: str) -> Non
 def test_seeds_are_numbers_and_each_is_another(seeds: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f'SEEDS="{seeds}": .*{said}'):
         CliRunner().invoke(app, ["reproduce", "codev", "--dry", "--seeds", seeds], catch_exceptions=False)
+
+
+def test_a_recipe_may_be_named_with_hyphens_its_file_too(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "my-paper.yaml").write_text("# @package _global_\n")
+    assert recipe_of("my-paper", tmp_path) == "my-paper"
+    assert recipe_of("pyvision-image", tmp_path) == "pyvision_image"
 
 
 def test_a_wrong_key_ends_a_dry_run_with_the_command_and_the_nearest_key() -> None:

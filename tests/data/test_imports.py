@@ -326,7 +326,9 @@ def test_several_answers_options_and_letters(tmp_path: Path) -> None:
     for given in ('["red", "blue"]', "['red', 'blue']", {"A": "red", "B": "blue"}, "A. red\nB. blue"):
         other = read(jsonl(tmp_path, [row | {"options": given}]), preset="problem_solution")
         assert (other.question, other.answer) == (item.question, "B")
-    for given in ("red or blue", {"1": "red", "2": "blue"}, 3):
+    table = {"A": "red", "B": "blue", "C": None, "D": None}  # a struct of Parquet has all keys
+    assert read(jsonl(tmp_path, [row | {"options": table}]), preset="problem_solution").question == item.question
+    for given in ("red or blue", {"1": "red", "2": "blue"}, 3, ["red", None, "blue"]):
         with pytest.raises(RowProblem, match="expected a list, or a mapping by letters"):
             read(jsonl(tmp_path, [row | {"options": given}]), preset="problem_solution")
     with pytest.raises(RowProblem, match="60 options; there are letters for 26"):

@@ -24,13 +24,21 @@ def locate(lengths: Sequence[int], step: int) -> tuple[int, int]:
     raise ValueError(f"step lies {step + 1} beyond the last of {len(lengths)} phases")
 
 
-def round_indices(size: int, per_step: int, step: int, again: tuple[int, int], seed: int) -> list[int]:
-    """The indices of round ``again[0]`` of a step that may have ``again[1]`` rounds. First rounds go through the epochs
-    as ``batch_indices``; further ones, which most steps may not need, draw from an order of their own."""
-    number, rounds = again
+def round_indices(size: int, per_step: int, step: int, rounds: tuple[int, int], seed: int) -> list[int]:
+    """The indices of one round of a step. First rounds go through the epochs as ``batch_indices``. Further ones, which
+    a step may not need, have an order of their own, so that no question of an epoch is left out.
+
+    Args:
+        rounds: the round's number, from 0, and the most rounds of a step.
+        seed: of the order, below 2**32.
+
+    Raises:
+        ConfigError: there is nothing to draw from.
+    """
+    number, most = rounds
     if number == 0:
         return batch_indices(size, per_step, step, seed)
-    return batch_indices(size, per_step, step * (rounds - 1) + number - 1, seed ^ 0x5EED)
+    return batch_indices(size, per_step, step * (most - 1) + number - 1, seed + 2**32)  # a seed of no first round
 
 
 def batch_indices(size: int, per_step: int, step: int, seed: int) -> list[int]:

@@ -35,7 +35,7 @@ MEASURES = (
     "superfluous_turn",
     "needed_turn",
 )
-"""Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
+"""Names of the numbers of ``Row`` that are averaged, in the order of the tables."""
 
 COUNTS = ("reward", "calls", "tokens", "images", "turns", "text", "visual")
 """Measures without bounds. They are never shares, even if all values are 0 or 1."""

@@ -386,7 +386,9 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
         group, value = override.key_or_group, override.value()
         known = options_of(group)
         for choice in cast(list[Any], value if isinstance(value, list) else [value]):
-            if choice is not None and str(choice) not in known:
+            if choice is None and override.is_delete():  # ~GROUP
+                continue
+            if str(choice) not in known:
                 places = " and ".join(str(place / group) for place in (*([own] if own else []), folder()))
                 given = str(override.input_line).removeprefix("+" if group == LAST_GROUP else "")
                 raise ConfigError(
@@ -479,9 +481,3 @@ def _readable_errors() -> Generator[None]:
             expected = "a section {key: value, …}" if found[2] == "dict" else "a list [a, b, …]"
             raise ConfigError(f"{found[1]}: expected {expected}.") from error
         raise ConfigError(said) from error
-    except ValueError as error:  # Hydra's own for a null; anything else is a defect
-        if not str(error).startswith("Config group override must be"):
-            raise
-        raise ConfigError(
-            f"a choice of a group is null: give a name, or leave the group out with ~GROUP. {error}"
-        ) from error

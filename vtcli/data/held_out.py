@@ -8,15 +8,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 
-from vtcli.data.generators import canvas
-from vtcli.data.generators.rotflip import INVERSE, TRANSFORMS
 from vtcli.schema import Sample
-from vtcli.store import encoded, images
+from vtcli.store import encoded
 from vtcli.store.encoded import EncodedImage
 from vtcli.store.records import Demo, Media
+
+PAGE = "page"
+"""The key of a turned page's truth with the digest of its upright pixels (``importers.rows``)."""
 
 Row = tuple[Sample | Demo, Media]
 
@@ -25,8 +25,9 @@ def unseen(rows: Iterable[Row], held_out: Mapping[str, str], dropped: dict[str, 
     """The rows whose first image or video is not in ``held_out``; the ids of the others go into ``dropped``, with the
     id of the held-out row."""
     for row in rows:
-        turn = row[0].truth.get("transform") if isinstance(row[0], Sample) else None
-        same = held_out.get(_digest(row[1][0], turn)) if row[1] else None
+        truth = row[0].truth if isinstance(row[0], Sample) else {}
+        digests = [_digest(row[1][0]), truth.get(PAGE)] if row[1] else []
+        same = next((held_out[one] for one in digests if one in held_out), None)
         if same is None:
             yield row
         else:
@@ -34,9 +35,9 @@ def unseen(rows: Iterable[Row], held_out: Mapping[str, str], dropped: dict[str, 
 
 
 def first_media(path: Path) -> dict[str, str]:
-    """The sha256 of each row's first image, with the row's id. Equal pixels have equal PNG bytes; images as they came
-    are equal where their files are. A row without images has the digest of its first video, which is the video's name.
-    A demonstration may have neither."""
+    """The sha256 of each row's first image, and of its page where it was turned, with the row's id. Equal pixels have
+    equal PNG bytes; images as they came are equal where their files are. A row without images has the digest of its
+    first video, which is the video's name. A demonstration may have neither."""
     file = pq.ParquetFile(path)
     has = file.schema_arrow.names
     image = encoded.COLUMN if encoded.COLUMN in has else "images"
@@ -46,18 +47,13 @@ def first_media(path: Path) -> dict[str, str]:
         if facts := row.get(encoded.COLUMN):
             found.setdefault(facts[0]["sha256"], row["id"])
         elif row.get("images"):
-            truth = json.loads((row.get("extra_info") or {}).get("truth") or "{}")
-            found.setdefault(_digest(row["images"][0]["bytes"], truth.get("transform")), row["id"])
+            found.setdefault(_digest(row["images"][0]["bytes"]), row["id"])
         elif row.get("videos"):
             found.setdefault(Path(row["videos"][0]["video"]).stem, row["id"])
+        if page := json.loads((row.get("extra_info") or {}).get("truth") or "{}").get(PAGE):
+            found.setdefault(page, row["id"])
     return found
 
 
-def _digest(medium: bytes | EncodedImage, turn: object = None) -> str:
-    """``turn``: the transform of an image that was turned or flipped, which is undone first."""
-    if isinstance(medium, EncodedImage):
-        return medium.sha256
-    if isinstance(turn, str) and turn in TRANSFORMS and turn != "none":
-        page = images.decode(medium, "of a row")
-        medium = canvas.png(np.ascontiguousarray(TRANSFORMS[INVERSE.get(turn, turn)](page)))
-    return hashlib.sha256(medium).hexdigest()
+def _digest(medium: bytes | EncodedImage) -> str:
+    return medium.sha256 if isinstance(medium, EncodedImage) else hashlib.sha256(medium).hexdigest()

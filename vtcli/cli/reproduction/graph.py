@@ -76,9 +76,8 @@ class Reproduction:
             raise ConfigError(f"JUDGE_MODEL={self.judge_model} needs JUDGE=URL: the endpoint that serves it")
         if self.benchmarks and not self.benchmarks.is_dir():
             raise ConfigError(f"BENCHMARKS={self.benchmarks}: there is no such folder; expected one with their files")
-        refuse(
-            self.overrides, (*SAID, *INPUTS, "model", "data", "judge", "judge.url", "judge.model"), "vtcli reproduce"
-        )
+        refuse(self.overrides, (*SAID, "model", "data", "judge", "judge.url", "judge.model"), "vtcli reproduce")
+        refuse(self.overrides, INPUTS, "vtcli reproduce", " (MODEL=, DATA= and DEMOS= name inputs)")
         if len(self.variant) > 1:
             raise ConfigError(f"variant={', '.join(self.variant)}: expected one; each is a reproduction of its own")
         asked = [word for word in self.overrides if word.lstrip("+").startswith("benchmark=")]
@@ -172,13 +171,12 @@ INPUTS = (
 """Keys that say which artifacts a command reads, and what it is in the pipeline."""
 
 
-def refuse(overrides: Sequence[str], keys: Sequence[str], who: str) -> None:
+def refuse(overrides: Sequence[str], keys: Sequence[str], who: str, instead: str = "") -> None:
     """Raises ``ConfigError`` for an override of a key that a pipeline says itself: the last one would be true."""
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key in keys:
-            inputs = " (MODEL=, DATA= and DEMOS= name inputs)" if key in INPUTS and "reproduce" in who else ""
-            raise ConfigError(f"{override}: {who} says this to each command itself; give it no further one{inputs}")
+            raise ConfigError(f"{override}: {who} says this to each command itself; give it no further one{instead}")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ A column is named by its path in a row: ``extra_info.question``, ``images.0``. T
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import itertools
 import json
@@ -217,6 +219,18 @@ def parsed(value: Any) -> Any:
             return whole_text(json.loads(value))
         except (ValueError, RecursionError):
             return value
+    return value
+
+
+LONGEST_LITERAL = 1_000_000
+"""Characters of a Python literal that is parsed."""
+
+
+def literal(value: str) -> Any:
+    """A text that is a Python literal as its value, read as data: nothing in it is run. Anything else as it is."""
+    if len(value) <= LONGEST_LITERAL:
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return whole_text(ast.literal_eval(value.strip()))
     return value
 
 

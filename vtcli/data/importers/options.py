@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from vtcli.data.importers.mapping import parsed
+from vtcli.data.importers.mapping import literal, parsed
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.signals.scorers.letters import MAX_OPTIONS, letter, lettered
 
@@ -17,29 +16,25 @@ _STATED = re.compile(r"\s*\(?([A-Za-z])(?:[).:]\s*(.*)|\)?\s*)", re.DOTALL)
 
 def texts_of(value: Any) -> list[str] | None:
     """The options of a field: a list; a mapping with the letters in order; a text that is a list in JSON or in Python,
-    or that has lines ``A. red``. None for anything else.
+    or that has lines ``A. red``. Nulls at the end are no options, as tables fill up short rows. None for anything else.
 
-    >>> texts_of({"A": "red", "B": "blue"}), texts_of("['red', 'blue']"), texts_of("red")
+    >>> texts_of({"A": "red", "B": "blue", "C": None}), texts_of("['red', 'blue']"), texts_of("red")
     (['red', 'blue'], ['red', 'blue'], None)
     """
-    given = _literal(parsed(value))
-    if isinstance(given, Mapping):
-        named = cast("Mapping[Any, Any]", given)
-        in_order = list(named) == [letter(k) for k in range(len(named))]
-        return [str(text) for text in named.values()] if in_order else None
+    given = parsed(value)
+    given = literal(given) if isinstance(given, str) and given.lstrip()[:1] in ("[", "(") else given
     if isinstance(given, str):
         lines = [line for line in given.splitlines() if line.strip()]
         return lines if len(lines) > 1 and all(map(_LINE.match, lines)) else None
-    return [str(text) for text in cast("Sequence[Any]", given)] if isinstance(given, list | tuple) else None
-
-
-def _literal(value: Any) -> Any:
-    if not isinstance(value, str) or value.strip()[:1] not in ("[", "("):
-        return value
-    try:
-        return ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return value
+    if isinstance(given, Mapping):
+        named = cast("Mapping[Any, Any]", given)
+        given = list(named.values()) if list(named) == [letter(k) for k in range(len(named))] else None
+    if not isinstance(given, list | tuple):
+        return None
+    found = [*cast("Sequence[Any]", given)]
+    while found and found[-1] is None:
+        found.pop()
+    return None if None in found else [str(text) for text in found]
 
 
 def read(options: Sequence[str], answer: str) -> tuple[list[str], str]:

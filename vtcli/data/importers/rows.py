@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -357,7 +358,8 @@ def _searched(
 
 
 def _turned(words: Words, truth: Mapping[str, Json], pictures: tuple[Pixels, ...], transform: str) -> Item:
-    """A document, turned or flipped."""
+    """A document, turned or flipped. ``truth.page`` tells the same page in any orientation: the SHA-256 of its upright
+    pixels."""
     return Item(
         id=words.id,
         task=words.task,
@@ -367,7 +369,7 @@ def _turned(words: Words, truth: Mapping[str, Json], pictures: tuple[Pixels, ...
         tool_question="Turn the page upright. Which image is it?",
         answer=words.answer,
         tool_answer=str(int(transform != "none")),
-        truth={**truth, "transform": transform, "kind": "field"},
+        truth={**truth, "transform": transform, "kind": "field", "page": hashlib.sha256(pictures[0]).hexdigest()},
         tools=(ROTATE, FLIP),
     )
 

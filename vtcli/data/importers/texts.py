@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from vtcli.data.importers.mapping import parsed, whole_text
+from vtcli.data.importers.mapping import literal, parsed
 from vtcli.families import thoughts
 from vtcli.families.calls import parse_answer
 from vtcli.signals.scorers.texts import boxed
@@ -31,9 +29,6 @@ THOUGHTS = ("reasoning_content", "reasoning")
 THOUGHT_PARTS = ("reasoning", "thinking")
 SAID = ("text", "input_text", "output_text", "refusal", *THOUGHT_PARTS, None)
 """Types of a message's parts. Any other one, as Anthropic's ``tool_use`` or a sound, would be lost without a word."""
-
-LONGEST_LITERAL = 1_000_000
-"""Characters of a Python literal that is parsed."""
 
 CLIP = re.compile(r"<video>|<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>")
 
@@ -65,14 +60,11 @@ def is_chat(value: Any) -> bool:
 
 
 def chat_of(value: Any) -> Any:
-    """A chat that is stored as text, JSON or a Python literal (Mini-o3), as a list; anything else as it is. A literal
-    is read as data: nothing in it is run."""
+    """A chat that is stored as text, JSON or a Python literal (Mini-o3), as a list; anything else as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith("[{"):
         return value
     found = parsed(value)
-    if isinstance(found, str) and len(found) <= LONGEST_LITERAL:
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            found = whole_text(ast.literal_eval(found.strip()))
+    found = literal(found) if isinstance(found, str) else found
     return found if is_chat(found) else value
 
 
