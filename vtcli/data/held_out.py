@@ -26,7 +26,7 @@ def unseen(rows: Iterable[Row], held_out: Mapping[str, str], dropped: dict[str, 
     id of the held-out row."""
     for row in rows:
         truth = row[0].truth if isinstance(row[0], Sample) else {}
-        digests = [_digest(row[1][0]), truth.get(PAGE)] if row[1] else []
+        digests = [_digest(row[1][0]), str(truth.get(PAGE))] if row[1] else []
         same = next((held_out[one] for one in digests if one in held_out), None)
         if same is None:
             yield row

@@ -369,7 +369,12 @@ def _turned(words: Words, truth: Mapping[str, Json], pictures: tuple[Pixels, ...
         tool_question="Turn the page upright. Which image is it?",
         answer=words.answer,
         tool_answer=str(int(transform != "none")),
-        truth={**truth, "transform": transform, "kind": "field", "page": hashlib.sha256(pictures[0]).hexdigest()},
+        truth={
+            **truth,
+            "transform": transform,
+            "kind": "field",
+            "page": hashlib.sha256(pictures[0].tobytes()).hexdigest(),
+        },
         tools=(ROTATE, FLIP),
     )
 
