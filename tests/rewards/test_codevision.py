@@ -100,6 +100,16 @@ def test_the_exact_bonus(required, done, turns, paper, code):
     assert only(given, **CODE).parts["exact"] == pytest.approx(0.1 * code)
 
 
+@pytest.mark.parametrize("tried", ["rotate_90", "rotate_180", "flip_vertical", ("rotate", None, None)])
+def test_trial_and_error_never_earns_more_than_the_exact_sequence(tried):
+    """3.3.2 (a): the bonus tells "an immediate, correct tool call" from a solution by trial and error."""
+    exact, tries = signals(1, ["rotate_270"], ["rotate_270"]), signals(1, ["rotate_270"], [tried, "rotate_270"])
+    plain = [signals(0, ["rotate_270"], ["rotate_270"])] * 6
+    assert only(exact).total == pytest.approx(2.2) and only(tries).total == pytest.approx(2.1)
+    found = strategic([tries, tries, *plain])  # alone right, in formula 3 too
+    assert [found[0].total, found[0].parts["suggested"]] == pytest.approx([2.1, 0.0])
+
+
 def test_what_no_host_can_do_again_counts_as_the_sandbox_saw_it():
     """Contrast, blurs and turns by another angle have ``verified`` None in the sandbox. They are optional tools, and
     they cost; a turn, a flip or a crop is paid for its proof alone."""
@@ -163,6 +173,8 @@ def test_the_paper_parts_a_group_by_optional_tools_and_the_code_by_any():
         (["rotate_90"], 0.0, 0.0),
         (["rotate_90", ("enhance", None, None)], 0.2, 0.2),  # no host can do it again
         (["rotate_90", ("enhance", None, False)], 0.0, 0.0),
+        (["rotate_180", "rotate_90"], 0.0, 0.0),  # trial and error: an incorrect step is no optional tool
+        (["rotate_90", ("rotate", None, None)], 0.0, 0.2),  # the code's core has no turn by another angle
     ],
 )
 def test_the_bonus_for_an_emergent_tool(done, paper, code):
@@ -213,6 +225,8 @@ def test_inappropriate_orientation_tools(required, done, paper, code):
         (1, ["crop"], [], 0.0, 0.0),  # it does not rely on a crop; the code takes the answer's reward away
         (1, ["rotate_90", "crop"], ["rotate_90", ("crop", 0.0)], -0.5, 1.0),  # the code looks at must-use, 0.5 here
         (1, ["rotate_90"], [("crop", None)], 0.0, 1.0),
+        (1, ["crop"], [("crop", None)], 0.0, 0.0),  # whose box is not known; the code looks at must-use
+        (1, ["crop"], [("crop", None), ("crop", 0.05)], -0.5, 0.05),
     ],
 )
 def test_poor_reasoning(right, required, done, paper, code_answer):

@@ -5,7 +5,7 @@ R = [acc + 0.1 fmt] + [must-use + exact + 0.2 suggested + emergent] - 0.5 [turn 
 Tools are operations that the sandbox saw the code do, not words in its text. A turn, a flip or a crop is paid where the
 host did it again (``verified`` true). Other operations cannot be done again: their claims count, as a policy that could
 forge one could as well do it. Superfluous operations and calls cost without a proof, too. Poor reasoning costs where
-the crop is proven, as the box of another one is not known. Such a crop earns no more than none.
+the crop is proven and its box is known. Such a crop earns no more than none.
 
 What the paper leaves open (the bonuses' sizes, the negligible IoU) is the released code's (``agent_loop.py``); where
 they disagree, ``Rules`` has the paper's way as default and the code's by name.
@@ -53,7 +53,9 @@ class Rules:
     """Readings of the terms: the paper's first, the released code's second."""
 
     exact: Literal["sequence", "set"] = "sequence"  # the required tools in order, no other of STEPS | the same of CORE
-    optional: Literal["not_required", "outside_core"] = "not_required"  # what counts as an optional tool
+    # What counts as an optional tool. Where a turn is required, another turn or flip is an incorrect step, and no tool:
+    # else trial and error would earn more than the exact sequence, which 3.3.2 (a) rules out.
+    optional: Literal["not_required", "outside_core"] = "not_required"
     compared: Literal["optional", "any"] = "optional"  # tools that divide a group into T+ and T-
     turn_limit: Literal["n+1", "max(2,n)"] = "n+1"
     spurious: Literal["nothing_required", "no_orientation_required"] = "nothing_required"
@@ -74,7 +76,7 @@ class Play:
     steps: tuple[str, ...]  # operations of STEPS and required ones, in the order in which they were done, proven or not
     used: frozenset[str]  # proven, or beyond CORE
     tried: frozenset[str]  # proven or not
-    iou: float  # the best of all crops
+    iou: float | None  # the best of all proven crops; None where no box is known
     turns: int  # with calls
     clean: bool  # no call failed
 
@@ -85,7 +87,8 @@ class Play:
         if not self.required:
             return 0.0
         named = sum(tool in self.used for tool in self.required if tool != "crop")
-        return min(1.0, (named + (self.iou if "crop" in self.required else 0.0)) / len(self.required))
+        shown = (self.iou or 0.0) if "crop" in self.required else 0.0
+        return min(1.0, (named + shown) / len(self.required))
 
 
 def strategic(
@@ -123,7 +126,7 @@ def play(signals: Signals) -> Play:
         steps=tuple(name for name in names if name in STEPS.union(required)),
         used=frozenset(used) - NO_TOOL.difference(required),
         tried=frozenset(names),
-        iou=max((entry["iou"] or 0.0 for entry in proven if entry["name"] == "crop"), default=0.0),
+        iou=max((e["iou"] for e in proven if e["name"] == "crop" and e["iou"] is not None), default=None),
         turns=sum(bool(turn) for turn in calls),
         clean=all(status == "ok" for turn in calls for status in turn),
     )
@@ -148,7 +151,7 @@ def necessity(plays: Sequence[Play], rules: Rules = RULES) -> float:
 
 def _terms(p: Play, kept: float, gain: float, weights: CodevisionWeights, rules: Rules) -> dict[str, float | None]:
     scaled = rules.poor == "scale" and "crop" in p.required and p.must_use < rules.negligible
-    poor = rules.poor == "penalty" and "crop" in p.required and "crop" in p.used and p.iou < rules.negligible
+    poor = rules.poor == "penalty" and "crop" in p.required and p.iou is not None and p.iou < rules.negligible
     suggested = gain if _compared(p, rules) and not scaled else 0.0
     return {
         "answer": _if_right(p, p.must_use if scaled else 1.0),
@@ -171,7 +174,10 @@ def _if_right(p: Play, value: float) -> float | None:
 
 
 def _optional(p: Play, rules: Rules) -> frozenset[str]:
-    return p.used - (frozenset(p.required) if rules.optional == "not_required" else CORE)
+    if rules.optional == "outside_core":
+        return p.used - CORE
+    turned = ORIENTATION.intersection(p.required)
+    return p.used.difference(p.required, ORIENTATION | {"rotate"} if turned else ())
 
 
 def _compared(p: Play, rules: Rules) -> bool:
@@ -187,7 +193,7 @@ def _exact(p: Play, rules: Rules) -> bool:
         return False
     if rules.exact == "set":
         return frozenset(p.required) == CORE.union(p.required).intersection(p.steps)
-    fits = "crop" not in p.required or p.iou >= rules.negligible
+    fits = "crop" not in p.required or (p.iou or 0.0) >= rules.negligible
     return p.steps == p.required and p.clean and fits
 
 
