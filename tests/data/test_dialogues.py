@@ -225,6 +225,40 @@ def test_thoughts_and_calls_beside_the_text_are_kept(turn: dict[str, Any], tmp_p
     assert said[1] == "<think>Red.</think><answer>red</answer>"
 
 
+def _messages(*later: dict[str, Any]) -> dict[str, Any]:
+    shown = [{"type": "image_url", "image_url": {"url": URI}}, {"type": "text", "text": "?"}]
+    return {"messages": [{"role": "user", "content": shown, "reasoning": "none of mine"}, *later]}
+
+
+def test_thoughts_are_texts_of_the_assistant_that_hold_no_picture_and_no_cipher(tmp_path: Path) -> None:
+    hidden = {"type": "reasoning", "reasoning": "gAAAAAB9x", "redacted": True}
+    row = _messages(
+        {"role": "assistant", "content": [hidden, {"type": "text", "text": "Look."}], "reasoning": {"effort": "low"}},
+        {"role": "user", "content": "And?"},
+        {"role": "assistant", "reasoning_content": "The <image> shows red.", "content": "Red."},
+    )
+    said = [m["content"] for m in dialogue(tmp_path, row, "openai").messages]
+    assert said == ["<image>?", "Look.", "And?", "<think>The  shows red.</think>Red."]
+
+
+def test_one_call_that_is_told_twice_is_one_and_a_thought_stands_before_a_call(tmp_path: Path) -> None:
+    told = {"content": "", "tool_calls": [{"type": "function", "function": ZOOM}], "function_call": {**ZOOM}}
+    nulls = {"content": "Red.", "function_call": {"name": None, "arguments": None}}
+    own = {"role": "function_call", "content": json.dumps(ZOOM), "reasoning_content": "Closer."}
+    tool = {"role": "tool", "content": "Done."}
+    row = _messages({"role": "assistant", **told}, tool, own, tool, {"role": "assistant", **nulls})
+    said = [m["content"] for m in dialogue(tmp_path, row, "openai").messages if m["role"] == "assistant"]
+    assert [text.count("<tool_call>") for text in said] == [1, 1, 0] and said[2] == "Red."
+    assert said[1].startswith("<think>Closer.</think><tool_call>")
+
+
+def test_a_call_within_a_thought_is_none(tmp_path: Path) -> None:
+    thought = "I could run ```python\nprint(2)\n``` or <tool_call>{}</tool_call>, <answer>X</answer>."
+    row = _messages({"role": "assistant", "reasoning_content": thought, "content": "<answer>4</answer>"})
+    for env in ("native", "codevision"):
+        assert [role for role, _ in led(dialogue(tmp_path, row, "openai"), env)][-1] == "assistant"
+
+
 def test_trls_prompt_and_completion_are_one_trajectory(tmp_path: Path) -> None:
     whole = trl()
     row = {"prompt": whole["messages"][:1], "completion": whole["messages"][1:], "images": whole["images"]}

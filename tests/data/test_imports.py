@@ -318,23 +318,6 @@ def test_boxes_end_up_in_pixels(space: str, box: Any, expected: list[float], tmp
     assert item.truth["boxes"][0]["box"] == pytest.approx(expected)
 
 
-def test_several_answers_options_and_letters(tmp_path: Path) -> None:
-    row = {"problem": "Which?", "options": ["A. red", "B. blue"], "solution": "<answer>B</answer>", "image": "0.png"}
-    item = read(jsonl(tmp_path, [row]), preset="problem_solution")
-    assert item.question == "Which?\n(A) red\n(B) blue" and item.answer == "B"
-    assert item.truth["choices"] == ["A", "B"] and item.truth["rule"] == "choices"
-    for given in ('["red", "blue"]', "['red', 'blue']", {"A": "red", "B": "blue"}, "A. red\nB. blue"):
-        other = read(jsonl(tmp_path, [row | {"options": given}]), preset="problem_solution")
-        assert (other.question, other.answer) == (item.question, "B")
-    table = {"A": "red", "B": "blue", "C": None, "D": None}  # a struct of Parquet has all keys
-    assert read(jsonl(tmp_path, [row | {"options": table}]), preset="problem_solution").question == item.question
-    for given in ("red or blue", {"1": "red", "2": "blue"}, 3, ["red", None, "blue"]):
-        with pytest.raises(RowProblem, match="expected a list, or a mapping by letters"):
-            read(jsonl(tmp_path, [row | {"options": given}]), preset="problem_solution")
-    with pytest.raises(RowProblem, match="60 options; there are letters for 26"):
-        read(jsonl(tmp_path, [row | {"options": [str(n) for n in range(60)]}]), preset="problem_solution")
-
-
 def test_links_are_followed_into_named_folders_alone(tmp_path: Path) -> None:
     blobs, shown = tmp_path / "blobs", tmp_path / "snapshot" / "images"
     blobs.mkdir()
@@ -348,31 +331,16 @@ def test_links_are_followed_into_named_folders_alone(tmp_path: Path) -> None:
     assert np.array_equal(read(path, mapping={"root": [str(blobs)]}).pixels, PICTURES[0])
 
 
-@pytest.mark.parametrize(
-    ("question", "given", "listed"),
-    [
-        ("Is the lamp to my left, right, or back?", ["A. left", "B. right", "C. back"], False),
-        ("Of the 3 cars, how many are red?", ["3", "1"], False),
-        ("What is the man doing?", ["a", "b c"], False),
-        ("Which? A. left B. right", ["left", "right"], True),
-        ("Which?\n(A) left\n(B) right", ["A) left", "B) right"], True),
-    ],
-)
-def test_options_are_added_unless_the_question_lists_them_by_letters(
-    tmp_path: Path, question: str, given: list[str], listed: bool
-) -> None:
-    row = {"problem": question, "options": given, "solution": "B", "image": "0.png"}
-    item = read(jsonl(tmp_path, [row]), preset="problem_solution")
-    assert (item.question == question) == listed
-    assert all(f"({x})" in item.question or f"{x}. " in item.question for x in "AB")
-
-
-def test_letters_of_options_come_before_their_texts_where_the_options_bring_them(tmp_path: Path) -> None:
-    def answer(options: list[str]) -> str:
-        row = {"problem": "Which?", "options": options, "solution": "A", "image": "0.png"}
-        return read(jsonl(tmp_path, [row]), preset="problem_solution").answer
-
-    assert answer(["A. B", "B. A"]) == "A" and answer(["B", "A"]) == "B"
+def test_a_thought_beside_an_answer_is_none_of_it(tmp_path: Path) -> None:
+    said = {"role": "assistant", "reasoning_content": "<answer>7</answer> or \\boxed{3}?", "content": "4"}
+    parts = {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": "\\boxed{3}"}, {"type": "text", "text": "4"}],
+    }
+    for one in (said, parts):
+        row = {"question": "2 + 2?", "answer": [{"role": "user", "content": "2 + 2?"}, one], "image": "0.png"}
+        for unwrap in (False, True):
+            assert read(jsonl(tmp_path, [row]), mapping={"unwrap": unwrap}).answer == "4"
 
 
 def test_an_image_is_told_by_its_value(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from vtcli.data.importers import crops
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
 from vtcli.data.importers.problems import RowProblem
 from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.families.thoughts import outside
 from vtcli.protocols import Call, DecodedTurn, Env, HasSyntax, Syntax
 from vtcli.sandbox.types import Episode, Setup
 
@@ -40,7 +41,7 @@ async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, s
     for message in dialogue.messages:
         role = message["role"]
         if role == "assistant":
-            calls = read(message["content"]).calls
+            calls = read(outside(message["content"])).calls
             if problem := next((call.problem for call in calls if call.problem), None):
                 raise RowProblem(
                     place, "a call that cannot be read", f"{place}: {problem}: {message['content'][:200]!r}"

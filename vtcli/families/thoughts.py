@@ -19,6 +19,16 @@ def after_thought(text: str) -> str:
     return after if ended else ""
 
 
+def outside(text: str) -> str:
+    """A turn without the thought that begins it. A turn that is nothing else stays whole: a call may stand in it.
+
+    >>> outside("<think>Is it 1?</think>It is 2."), outside("<think>It is 2.</think>")
+    ('It is 2.', '<think>It is 2.</think>')
+    """
+    lead, ended, after = text.partition(THOUGHT_END)
+    return after if ended and after.strip() and lead.lstrip().startswith(THOUGHT) else text
+
+
 def told(thought: str, text: str = "") -> str:
     """A thought that was held beside its text, before it; a text that has one already stays as it is.
 

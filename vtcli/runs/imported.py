@@ -26,6 +26,7 @@ from vtcli.data.importers.mapping import RowMapping, first, read_mapping
 from vtcli.data.importers.problems import BadRow, BadRows, Place, RowProblem
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.families.thoughts import outside
 from vtcli.geometry import Box
 from vtcli.protocols import DecodedTurn, Pixels
 from vtcli.rollout.loop import GroupRequest
@@ -290,13 +291,15 @@ _CODE = re.compile(r"(?:<code>\s*)?```python\n(.*?)(?:```|\Z)|<code>(.*?)(?:</co
 
 
 def _decoded(text: str) -> DecodedTurn:
-    """The turn's calls and answer. A stop string that ended the turn is not in its text: it is added."""
+    """The turn's calls and answer, which stand after its thought. A stop string that ended the turn is not in its text:
+    it is added."""
     if text.rfind("<tool_call>") > text.rfind("</tool_call>"):
         text += "</tool_call>"
-    calls = parse_calls(text) or tuple(
-        Call(match.group(), "code", {"code": match[1] or match[2] or ""}) for match in _CODE.finditer(text)
+    said = outside(text)
+    calls = parse_calls(said) or tuple(
+        Call(match.group(), "code", {"code": match[1] or match[2] or ""}) for match in _CODE.finditer(said)
     )
-    return DecodedTurn(text, calls, parse_answer(text))
+    return DecodedTurn(text, calls, parse_answer(said))
 
 
 def _results(calls: Sequence[Call], text: str, made: range) -> tuple[CallResult, ...]:

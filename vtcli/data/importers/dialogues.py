@@ -17,6 +17,7 @@ from vtcli.data.importers import media, row_images, texts
 from vtcli.data.importers.mapping import RowMapping, every, first, parsed
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import KeepImages
+from vtcli.families import thoughts
 from vtcli.families.calls import format_call
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
@@ -159,9 +160,12 @@ def _split(message: texts.Message, mapping: RowMapping) -> Iterator[texts.Messag
         yield message
         return
     pattern = _DECODED if tag is None else re.compile(rf"(<{tag}>.*?</{tag}>)", re.DOTALL)
+    thought = message.thought
     for number, part in enumerate(pattern.split(message.text)):
         if part.strip():
-            yield texts.Message("tool" if number % 2 else "assistant", part.strip("\n"), learn=message.learn)
+            role = "tool" if number % 2 else "assistant"
+            yield texts.Message(role, part.strip("\n"), thought=thought, learn=message.learn)
+            thought = ""  # it stood before the first part
 
 
 def _joined(chat: Sequence[texts.Message]) -> list[texts.Message]:
@@ -171,6 +175,7 @@ def _joined(chat: Sequence[texts.Message]) -> list[texts.Message]:
     for message in chat:
         own = "assistant" if message.role == "call" else message.role
         text = "\n".join([*([message.text] if message.text and message.role != "call" else []), *_calls(message)])
+        text = thoughts.told(message.thought, text)
         turn = texts.Message(own, text, message.own, learn=message.learn)
         last = found[-1] if found else None
         together = last is not None and (last.role == own or (last.role, own) == ("tool", "user"))

@@ -179,10 +179,16 @@ def first(row: Mapping[str, Any], paths: Sequence[str]) -> Any:
 
 def every(row: Mapping[str, Any], paths: Sequence[str]) -> list[Any]:
     """All values that are there, in the order of the paths; a path may have ``*``, whose columns come in the order of
-    their numbers. Such paths one after the other are one: ``*png`` and ``*jpg`` of a picture 0 and a picture 1."""
-    groups = [(wild, list(members)) for wild, members in itertools.groupby(paths, key=lambda path: "*" in path)]
-    names = [name for wild, members in groups for name in (_matching(row, members) if wild else members)]
+    their numbers. Paths one after the other that differ in their file's ending are one: ``*png`` and ``*jpg`` of a
+    picture 0 and a picture 1."""
+    groups = [
+        (stem, list(members)) for stem, members in itertools.groupby(paths, key=lambda path: _ENDING.sub("", path))
+    ]
+    names = [name for stem, members in groups for name in (_matching(row, members) if "*" in stem else members)]
     return [value for name in names if (value := look(row, name)) not in (None, "")]
+
+
+_ENDING = re.compile(r"(?<=\*)\.?(?:png|jpe?g|webp|bmp|gif|tiff?)$")
 
 
 def _matching(row: Mapping[str, Any], patterns: Sequence[str]) -> list[str]:
@@ -229,7 +235,7 @@ LONGEST_LITERAL = 1_000_000
 def literal(value: str) -> Any:
     """A text that is a Python literal as its value, read as data: nothing in it is run. Anything else as it is."""
     if len(value) <= LONGEST_LITERAL:
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return whole_text(ast.literal_eval(value.strip()))
     return value
 

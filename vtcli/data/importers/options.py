@@ -38,22 +38,37 @@ def texts_of(value: Any) -> list[str] | None:
 
 
 def read(options: Sequence[str], answer: str) -> tuple[list[str], str]:
-    """The options without letters of their own, and the answer's letter; "" for an answer that is none of them. Where
-    the options bring their letters, the answer is a letter first, else it is a text first.
+    """The options without letters of their own, and the answer's letter; "" for an answer that is none of them. All
+    options bring letters or none does. If they do, a lone letter is one first; without them it is a text first. A
+    letter before the text of another option is no answer.
 
     >>> read(["A. red", "B. blue"], "B) blue"), read(["A. B", "B. A"], "A"), read(["B", "A"], "A")
     ((['red', 'blue'], 'B'), (['B', 'A'], 'A'), (['B', 'A'], 'B'))
     """
     found = [re.match(rf"\s*\(?{letter(k)}[).:]\s*(.*)", text, re.DOTALL) for k, text in enumerate(options)]
-    bare = [(match[1] if match else text).strip() for match, text in zip(found, options, strict=True)]
+    bare = [text.strip() for text in options]
+    bare = [match[1].strip() for match in found if match] if all(found) else bare
     stated = _STATED.fullmatch(answer)
     by_letter = stated[1].upper() if stated and ord(stated[1].upper()) - 65 < len(bare) else ""
-    by_text = next((letter(k) for k, text in enumerate(bare) if answer.strip() == text), "")
-    return bare, (by_letter or by_text) if all(found) else (by_text or by_letter)
+    by_text = _named(answer, bare)
+    if not stated or not stated[2]:
+        return bare, (by_letter or by_text) if all(found) else (by_text or by_letter)
+    behind = _named(stated[2], bare)
+    if by_letter and bare[ord(by_letter) - 65] == stated[2].strip():  # several options may have one text
+        return bare, by_letter
+    return bare, by_text or ("" if behind else by_letter)
+
+
+def _named(text: str, bare: Sequence[str]) -> str:
+    """The letter of the option with this text; "" without one."""
+    return next((letter(k) for k, option in enumerate(bare) if text.strip() == option), "")
 
 
 def listed(question: str, bare: Sequence[str]) -> str:
-    """The question with its options; as it is where it lists them behind their letters."""
+    """The question with its options; as it is where it lists them behind their letters, and where letters are all that
+    the options are."""
+    if [*bare] == [letter(k) for k in range(len(bare))]:
+        return question
     lines = [f"({letter(k)}) {text}" for k, text in enumerate(bare)]
     return question if lettered(question, bare) else "\n".join([question, *lines])
 

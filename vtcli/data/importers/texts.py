@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from vtcli.data.importers.mapping import literal, parsed
-from vtcli.families import thoughts
 from vtcli.families.calls import parse_answer
 from vtcli.signals.scorers.texts import boxed
 
@@ -44,12 +43,14 @@ ROLES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its text has one ``<image>`` for every image, and ``own`` are images that stand in it."""
+    """One message: its text has one ``<image>`` for every image, and ``own`` are images that stand in it. ``thought``
+    was held beside the text of an assistant's message: demonstrations have it, and answers do not."""
 
     role: str
     text: str
     own: tuple[Any, ...] = ()
     calls: tuple[Mapping[str, Any], ...] = ()
+    thought: str = ""
     learn: bool = True  # False for OpenAI's ``weight: 0`` and ms-swift's ``loss: false``: shown and not imitated
 
 
@@ -85,25 +86,28 @@ def _message(entry: Mapping[str, Any]) -> Message:
     calls = parsed(entry.get("tool_calls")) or ()
     if not isinstance(calls, list | tuple):
         raise ValueError(f"a message's tool_calls are {str(calls)[:80]!r}; expected a list")
-    older = parsed(entry.get("function_call"))  # OpenAI's form of one call before tool_calls
+    older: Any = parsed(entry.get("function_call"))  # OpenAI's form of one call before tool_calls
+    if isinstance(older, Mapping) and not any(cast("Mapping[str, Any]", older).values()):
+        older = None  # a struct of nulls, as Parquet has it for none
     learn = entry.get("weight") != 0 and entry.get("loss") is not False
-    text, own = (content, ()) if isinstance(content, str) else _parts(content)
-    thought = next((str(entry[key]) for key in THOUGHTS if entry.get(key)), "")
-    text = thoughts.told(thought, text)
-    given = [*cast("Sequence[Mapping[str, Any]]", calls), *([older] if older else [])]
-    return Message(ROLES[speaker], text, own, tuple(given), learn)
+    text, own, thought = (content, (), "") if isinstance(content, str) else _parts(content)
+    beside = next((entry[key] for key in THOUGHTS if isinstance(entry.get(key), str) and entry[key]), thought)
+    thought = MARKER.sub("", beside) if ROLES[speaker] in ("assistant", "call") else ""
+    given = tuple(cast("Sequence[Mapping[str, Any]]", calls)) or ((older,) if older else ())
+    return Message(ROLES[speaker], text, own, given, thought, learn)
 
 
-def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
-    """Typed parts as text with markers, and the images that stand in them. A literal ``<image>`` beside a typed image
-    is dropped: it would count twice (Pixel-Reasoner's rows)."""
+def _parts(content: Any) -> tuple[str, tuple[Any, ...], str]:
+    """Typed parts as text with markers, the images that stand in them, and their thought. A literal ``<image>`` beside
+    a typed image is dropped: it would count twice (Pixel-Reasoner's rows). A redacted thought is none: it is a cipher
+    for its own server."""
     if not isinstance(content, list | tuple):
         raise ValueError(f"a message's content is a {type(content).__name__}; expected text or a list of parts")
     parts = [cast("Mapping[str, Any]", p) for p in cast("Sequence[Any]", content) if isinstance(p, Mapping)]
     if unknown := next((part for part in parts if part.get("type") not in (*IMAGES, *VIDEOS, *SAID)), None):
         raise ValueError(f"a part of a message has the type {unknown['type']!r}; known are text, image and video")
     typed = any(part.get("type") in IMAGES for part in parts)
-    text, own = "", list[Any]()
+    text, own, thought = "", list[Any](), ""
     for part in parts:
         if part.get("type") in IMAGES:
             text += "<image>"
@@ -114,10 +118,12 @@ def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
         else:
             kind = str(part.get("type"))
             said = str(part.get("text") or part.get(kind) or "")  # Anthropic's thoughts have a key of their own
-            said = thoughts.told(said) or said if kind in THOUGHT_PARTS else said
+            if kind in THOUGHT_PARTS:
+                thought += "" if part.get("redacted") else said
+                continue
             twice = typed and MARKER.search(said)
             text += MARKER.sub("", said).lstrip("\n") if twice else said
-    return text, tuple(own)
+    return text, tuple(own), thought
 
 
 def _url(inner: Any) -> Any:
