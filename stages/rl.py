@@ -381,7 +381,7 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
     samples, kept = run.questions[phase.form].samples, run.questions[phase.form].kept
     prompts = round(config.prompts_per_step * config.fill.oversample)
     order = derive_seed(config.seed, index) % 2**32
-    picked = round_indices(len(kept), prompts, within, (number, config.fill.max_rounds), order)
+    picked = round_indices(len(kept), prompts, within, number, order)
     seed = derive_seed(config.seed, "rollout", step, *([number] if number else []))
 
     def group(place: int) -> GroupRequest:

@@ -257,9 +257,13 @@ def test_curriculum() -> None:
     drawn = [i for step in range(6) for i in batch_indices(9, 3, step, seed=4)]
     assert sorted(drawn[:9]) == sorted(drawn[9:]) == list(range(9))
     assert drawn[:9] != drawn[9:]
-    first = [i for step in range(6) for i in round_indices(9, 3, step, (0, 16), seed=4)]
+    first = [i for step in range(6) for i in round_indices(9, 3, step, 0, seed=4)]
     assert first == drawn  # an epoch is one, however many further rounds there might be
-    assert len({tuple(round_indices(50, 5, step, (n, 3), seed=4)) for step in range(2) for n in range(3)}) == 6
+    assert len({tuple(round_indices(50, 5, step, n, seed=4)) for step in range(2) for n in range(3)}) == 6
+    for step in range(20):  # a step asks no question again before it has asked all
+        rounds = [i for n in range(4) for i in round_indices(20, 5, step, n, seed=4)]
+        assert len(set(rounds)) == 20
+        assert len(round_indices(20, 5, step, 4, seed=4)) == 5
     assert sorted([*batch_indices(3, 4, 0, 0), *batch_indices(3, 4, 1, 0), *batch_indices(3, 4, 2, 0)]) == sorted(
         [0, 1, 2] * 4
     )

@@ -196,6 +196,7 @@ def test_an_open_quotation_mark_is_a_slip_too(command: str) -> None:
     [
         (["map", "codev", "--more", "seed=5"], "seed=5: vtcli map says this to each command itself"),
         (["map", "codev", "--more", "rl.model=x:v1"], "rl.model=x:v1: vtcli map says this to each command itself"),
+        (["map", "positions", "--more", "sft.model=x:v1"], "sft.model=x:v1: vtcli map says this to each command"),
         (["reproduce", "codev", "--more", "env=null"], "env=null: there is no env 'None'. Valid: codedance, "),
         (["map", "codev", "--seeds", "9" * 20], "seed: must be at least 0"),
     ],

@@ -227,6 +227,19 @@ def test_a_step_that_bounds_itself_may_wait_for_others() -> None:
     assert play([CALL, DONE], world=World("step", queue)).stop is Stop.BROKEN
 
 
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_wait_of_the_environments_own_is_told_in_its_own_words(bounded: bool) -> None:
+    class Bounded(World):
+        syntax = Syntax(bounded=bounded)
+
+    async def lost() -> None:
+        raise TimeoutError("[Errno 110] Connection timed out")
+
+    assert (
+        str(play([CALL, DONE], world=Bounded("step", lost)).error) == "TimeoutError: [Errno 110] Connection timed out"
+    )
+
+
 def test_members_of_a_group_have_their_own_seeds() -> None:
     seen: list[int] = []
 

@@ -24,21 +24,27 @@ def locate(lengths: Sequence[int], step: int) -> tuple[int, int]:
     raise ValueError(f"step lies {step + 1} beyond the last of {len(lengths)} phases")
 
 
-def round_indices(size: int, per_step: int, step: int, rounds: tuple[int, int], seed: int) -> list[int]:
+def round_indices(size: int, per_step: int, step: int, number: int, seed: int) -> list[int]:
     """The indices of one round of a step. First rounds go through the epochs as ``batch_indices``. Further ones, which
-    a step may not need, have an order of their own, so that no question of an epoch is left out.
+    a step may not need, have an order of their own, so that no question of an epoch is left out. They ask what the step
+    has not asked, while there is any.
 
     Args:
-        rounds: the round's number, from 0, and the most rounds of a step.
+        number: the round's, from 0.
         seed: of the order, below 2**32.
 
     Raises:
         ConfigError: there is nothing to draw from.
     """
-    number, most = rounds
+    first = batch_indices(size, per_step, step, seed)
     if number == 0:
-        return batch_indices(size, per_step, step, seed)
-    return batch_indices(size, per_step, step * (most - 1) + number - 1, seed + 2**32)  # a seed of no first round
+        return first
+    order: list[int] = (
+        np.random.default_rng([seed + 2**32, step]).permutation(size).tolist()
+    )  # a seed of no first round
+    asked = set(first)
+    order = sorted(order, key=asked.__contains__)  # stable: those not asked come first
+    return [order[place % size] for place in range((number - 1) * per_step, number * per_step)]
 
 
 def batch_indices(size: int, per_step: int, step: int, seed: int) -> list[int]:

@@ -165,7 +165,17 @@ SAID = ("name", "recipe", "scale", "seed")
 """Keys that a pipeline says to each of its commands."""
 
 INPUTS = (
-    *("rl.data", "rl.model", "sft.data", "filter.data", "filter.model", "filter.shard", "synth.shard", "synth.merge"),
+    *(
+        "rl.data",
+        "rl.model",
+        "sft.data",
+        "sft.model",
+        "filter.data",
+        "filter.model",
+        "filter.shard",
+        "synth.shard",
+        "synth.merge",
+    ),
     *("synth.preview", "eval.data", "eval.model", "eval.baseline", "eval.label", "eval.shard", "eval.policy"),
 )
 """Keys that say which artifacts a command reads, and what it is in the pipeline."""
