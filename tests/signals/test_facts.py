@@ -91,6 +91,7 @@ RULES = ("codev", "codevision", "codedance", "thyme")
         (["<think>a</think><think>b</think><answer>c</answer>"], "codev codevision codedance"),
         (["a<think>b</think><answer>c</answer>"], "codev codedance"),
         (["<think>a</think><answer>b</answer>\n"], "codev codevision codedance thyme"),
+        (["<think>a</think><answer> </answer>"], "codev codevision thyme"),  # methods 1.6: no answer text
         (["<think>a<answer>b</answer>"], ""),
         (["<think>a</think>"], ""),
         (["<think>a</think>" + CALL, "<think>b</think><answer>c</answer>"], "codev codevision codedance"),

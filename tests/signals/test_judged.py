@@ -80,6 +80,13 @@ def test_open_text_that_no_rule_settles_is_the_judges(score: float, correct: int
     assert (case.about, case.rubric, case.images) == ("answer", "deepeyes_answer", ())
 
 
+def test_a_judge_is_told_all_reference_answers() -> None:
+    judge = FakeJudge(1.0)
+    truth = {"answers": ["12 May", "May 12, 1998", "12 May", "12/5/98"]}
+    measured(answer.measure, said("12.5.1998", answer="12 May", truth=truth), judge)
+    assert judge.cases[0].texts["truth"] == "12 May (also right: May 12, 1998; 12/5/98)"
+
+
 @pytest.mark.parametrize(
     ("trajectory", "expected"),
     [

@@ -1,5 +1,6 @@
-"""Training rows whose first image or video is in a held-out split: they are left out, and named. A page that was turned
-or flipped is the same page."""
+"""Training rows whose first image or video is in a held-out split: they are left out, and named. Of two pages that were
+turned or flipped the upright ones are compared. Rows that were not turned have no such digest, nor have
+demonstrations."""
 
 from __future__ import annotations
 

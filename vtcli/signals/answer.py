@@ -15,6 +15,7 @@ from typing import Any, cast
 from vtcli.protocols import Case, Judge
 from vtcli.schema import Json, Trajectory
 from vtcli.signals.rules import Rule, asks_judge, score
+from vtcli.signals.scorers.grade import references
 
 NAMES = ("answer", "answer_index", "answer_map", "answer_score", "answer_correct")
 
@@ -54,7 +55,9 @@ async def measure(
 
 async def _ruled(trajectory: Trajectory, text: str, judge: Judge, rubric: str) -> float | None:
     sample = trajectory.sample
-    texts = {"question": sample.question, "truth": sample.answer, "answer": text}
+    first, *others = dict.fromkeys((sample.answer, *references(sample)))
+    truth = f"{first} (also right: {'; '.join(others)})" if others else first
+    texts = {"question": sample.question, "truth": truth, "answer": text}
     return (await judge(Case("answer", rubric, texts, (), trajectory))).score
 
 

@@ -27,8 +27,8 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     ``format_ok``: DeepEyes' ``vl_agent.py``, as many opening as closing tags of thought, answer and vision, and an
     answer of fewer than 1000 characters; DeepEyes lets a trajectory without an answer pass, here the last turn must
     hold exactly one. ``format_codedance``: CodeDance's ``llm_judge_qwen_tool_step.py``, balanced thoughts and exactly
-    one answer, as short, in the whole text. ``format_thyme``: Thyme's format reward (``plugin/agent_rm.py``), one
-    thought, then one answer. ``format_codev``, ``format_codevision``: see below."""
+    one answer, as short and not empty, in the whole text. ``format_thyme``: Thyme's format reward
+    (``plugin/agent_rm.py``), one thought, then one answer. ``format_codev``, ``format_codevision``: see below."""
     turns = trajectory.policy_turns
     opened = THOUGHT if trajectory.thinks else ""
     text = "\n".join(opened + turn.text for turn in turns)
@@ -36,11 +36,12 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     if answer is None:
         return dict.fromkeys(NAMES, False)
     short = len(answer) < MAX_ANSWER_CHARS
+    told = short and bool(answer.strip())
     return {
         "format_ok": _balanced(text, THINK, ANSWER, VISION) and turns[-1].text.count("<answer>") == 1 and short,
         "format_codev": _codev(text),
         "format_codevision": _codevision(text),
-        "format_codedance": _balanced(text, THINK) and _once(text, ANSWER) and short,
+        "format_codedance": _balanced(text, THINK) and _once(text, ANSWER) and told,
         "format_thyme": _once(text, THINK, ANSWER) and _THYME.fullmatch(text) is not None,
     }
 
