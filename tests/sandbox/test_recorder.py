@@ -128,6 +128,16 @@ CHAINS: dict[str, tuple[str, str, tuple[float, ...] | None]] = {
     "cv2 rotate": ("cv2.rotate(np.array(image), cv2.ROTATE_90_CLOCKWISE)", "rotate", (0, 0, 320, 240)),
     "cv2 flip": ("cv2.flip(np.array(image), 1)", "flip", (0, 0, 320, 240)),
     "cv2 resize": ("cv2.resize(np.array(image), (100, 50), interpolation=cv2.INTER_AREA)", "resize", (0, 0, 320, 240)),
+    "cv2 factors, size of zeros": (
+        "cv2.resize(np.array(image)[10:133, 20:221], (0, 0), fx=1.5, fy=1.5)",
+        "crop resize",
+        (20, 10, 221, 133),
+    ),
+    "cv2 factors, size by name": (
+        "cv2.resize(np.array(image)[10:133, 20:221], dsize=[0, 9], fx=1.5, fy=1.5)",
+        "crop resize",
+        (20, 10, 221, 133),
+    ),
     "cv2 to rgb": ("cv2.cvtColor(cv2.imread('in.png'), cv2.COLOR_BGR2RGB)[3:50, 4:60]", "crop", (4, 3, 60, 50)),
     "left as bgr": ("cv2.imread('in.png')", "colour", (0, 0, 320, 240)),
     "cv2 gray": ("cv2.cvtColor(cv2.imread('in.png'), cv2.COLOR_BGR2GRAY)", "colour colour", (0, 0, 320, 240)),

@@ -102,7 +102,8 @@ def _flip(call: PatchedCall) -> None:
 def _resize(call: PatchedCall) -> None:
     size = _size(call.result)
     arguments = known(size=size, interpolation=int(call.get("interpolation", cv2.INTER_LINEAR)))
-    if not call.get("dsize"):
+    asked = call.get("dsize")
+    if asked is None or min(asked) <= 0:  # OpenCV then goes by the factors, and samples by them
         arguments |= known(fx=call.get("fx"), fy=call.get("fy"))
     _did(call, "resize", arguments, scaled(size, (0, 0, *_size(call.given["src"]))))
 
