@@ -270,6 +270,10 @@ def test_an_argument_more_never_moves_the_box_of_what_is_verified(play: Player) 
 
 UNTOLD = {
     "pixels written": "a = np.array(image)\na[:20] = 0\nImage.fromarray(a[10:]).show()",
+    "a few rows of many written": (
+        "a = np.array(image.resize((1800, 1400)))\na[503:505, 203:900] = (255, 0, 0)\n"
+        "Image.fromarray(a).crop((200, 500, 900, 600)).show()"
+    ),
     "pixels put": "image.putpixel((3, 4), (255, 0, 0))\nimage.show()",
     "pixels accessed": "p = image.load()\nfor i in range(20): p[i, i] = (255, 0, 0)\nimage.show()",
     "pixels of a file accessed": "i = Image.open('in.png')\np = i.load()\np[3, 3] = (255, 0, 0)\ni.show()",
@@ -307,6 +311,8 @@ def test_the_log_has_every_operation_in_order_also_without_an_image(play: Player
     ]
     assert ran.executed.operations[0].arguments == {"degrees": 270}
     assert ran.executed.operations[1].arguments["degrees"] == 350  # clockwise
+    large = shown(play, "a = np.array(image.resize((1800, 1400)))\na")
+    assert [o.name for o in large.executed.operations] == ["resize"]  # and no sampling of ours
 
 
 def test_scipy_turns_the_way_numpy_does(play: Player) -> None:
