@@ -249,16 +249,17 @@ def test_a_guard_never_waits_for_code_that_does_not_read(world: World) -> None:
     assert len(ends) > 5, "the channel was never full"
 
 
-def test_a_guard_that_hangs_is_killed_and_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect 29: nobody asked the template to end it."""
+def test_what_hangs_is_killed_and_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 29: nobody asked the template to end its guard, and nobody ended a template that hung itself."""
     monkeypatch.setattr(pool, "GONE_S", 0.5)
     world = World(PoolConfig(active=1, live=1))
 
-    async def go() -> str:
-        before = set(descendants(world.pool.template_pid))
+    async def hang(template: bool) -> str:
+        before = {world.pool.template_pid, *descendants(world.pool.template_pid)}
         episode = await world.pool.open(setup())
-        guard = min(set(descendants(world.pool.template_pid)) - before)
-        os.kill(guard, signal.SIGSTOP)
+        now = {world.pool.template_pid, *descendants(world.pool.template_pid)}
+        for pid in now if template else [min(now - before)]:
+            os.kill(pid, signal.SIGSTOP)
         await episode.close()
         other = await world.pool.open(setup())
         said = (await other.run("print('here')")).output
@@ -266,7 +267,10 @@ def test_a_guard_that_hangs_is_killed_and_gives_its_place_back(monkeypatch: pyte
         return said
 
     try:
-        assert world.do(go()) == "here\n"
+        assert (world.do(hang(False)), world.pool.stats.templates) == ("here\n", 1)
+        world.do(world.empty())
+        monkeypatch.setattr(pool, "END_S", 0.5)
+        assert (world.do(hang(True)), world.pool.stats.templates) == ("here\n", 2)
     finally:
         world.close()
 

@@ -25,7 +25,7 @@ from vtcli.sandbox.host.episode import Descriptors, PooledEpisode, Surroundings,
 from vtcli.sandbox.host.link import Link
 from vtcli.sandbox.protocol import arena, frames
 from vtcli.sandbox.types import TIERS, EpisodeLostError, OutputImage, Picture, Setup, Status, Tier
-from vtcli.sandbox.waits import GONE_S
+from vtcli.sandbox.waits import END_S, GONE_S
 from vtcli.schema import Json
 
 FILES = 2  # descriptors of one episode: its channel, its arena
@@ -76,7 +76,7 @@ class PoolStats:
 @dataclass(slots=True)
 class _Live:
     """An episode whose processes exist: its template, and the semaphore that gets its permit back when they are gone.
-    ``overdue``: kills its guard when that does not end by itself."""
+    ``overdue``: kills its guard when that does not end by itself, then the template when that does not help."""
 
     link: Link
     permits: asyncio.Semaphore
@@ -232,6 +232,7 @@ class Pool:
     def _kill_guard(self, number: int) -> None:
         live = self._live.get(number)
         if live is not None and live.link.alive:
+            live.overdue = asyncio.get_running_loop().call_later(END_S, live.link.kill)
             task = asyncio.get_running_loop().create_task(live.link.end_episode(number))
             self._killing.add(task)
             task.add_done_callback(self._killing.discard)
