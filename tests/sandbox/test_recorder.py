@@ -78,6 +78,12 @@ CHAINS: dict[str, tuple[str, str, tuple[float, ...] | None]] = {
     "zoom": ("image.crop((10, 20, 60, 70)).resize((200, 200))", "crop resize", (10, 20, 60, 70)),
     "reduce": ("image.reduce(2)", "resize", (0, 0, 320, 240)),
     "thumbnail": ("t = image.copy()\nt.thumbnail((100, 100))\nt", "resize", (0, 0, 320, 240)),
+    "thumbnail, its gap": ("t = image.copy()\nt.thumbnail((50, 50), reducing_gap=1.1)\nt", "resize", (0, 0, 320, 240)),
+    "thumbnail without a gap": (
+        "t = image.copy()\nt.thumbnail((50, 50), reducing_gap=None)\nt",
+        "resize",
+        (0, 0, 320, 240),
+    ),
     "mirror": ("ImageOps.mirror(image)", "flip", (0, 0, 320, 240)),
     "ops flip": ("ImageOps.flip(image)", "flip", (0, 0, 320, 240)),
     "fit": ("ImageOps.fit(image, (100, 100))", "resize", (40, 0, 280, 240)),

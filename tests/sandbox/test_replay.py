@@ -124,6 +124,11 @@ def test_a_box_follows_from_turn_flip_crop_and_zoom() -> None:
     assert np.array_equal(shown, PICTURE[4:24, 8:40].swapaxes(0, 1).repeat(2, 0).repeat(2, 1))
 
 
+def test_a_thumbnail_that_was_stored_without_its_gap_has_the_default() -> None:
+    found = plan([operation("resize", size=[8, 6], thumbnail=[8, 8], resample=3)], SIZES)
+    assert found.steps == (["pil_resize", 8, 6, 3, None, 2.0],)
+
+
 CROP = (operation("crop", box=[5, 10, 45, 30]),)
 
 

@@ -155,10 +155,12 @@ def _thumbnail(call: PatchedCall) -> None:
     if old == image.size:
         return
     lazy = getattr(image, "format", None) == "JPEG"  # its decoder may have shrunk it first
+    gap = call.get("reducing_gap", 2.0)
     arguments = known(
         size=image.size,
-        thumbnail=plain(call.get("size")),
+        thumbnail=None if gap is None else call.get("size"),  # without a gap it is a plain resize
         resample=int(call.get("resample", Image.Resampling.BICUBIC)),
+        reducing_gap=gap,
         draft=True if lazy else None,
     )
     call.recorder.did(

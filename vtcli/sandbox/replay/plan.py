@@ -129,8 +129,8 @@ def _pil_resize(arguments: Arguments, size: Size) -> tuple[list[Json], Size, Map
         raise CannotTell("signals pass over what the sandbox enlarged, so nothing else may be called so")
     how = arguments.whole("resample", 0, 5) if "resample" in arguments else None
     gap = arguments.number("reducing_gap", 1, 100) if "reducing_gap" in arguments else None
-    if thumbnail is not None:
-        gap = 2.0  # of Image.thumbnail
+    if thumbnail is not None and gap is None:
+        gap = 2.0  # of Image.thumbnail, which was not always recorded
     return ["pil_resize", *new, how, list[Json](box) if box else None, gap], new, scaled(new, box or whole)
 
 
