@@ -175,6 +175,7 @@ CHAINS: dict[str, tuple[str, str, tuple[float, ...] | None]] = {
         "crop resize",
         (20, 10, 120, 90),
     ),
+    "png in a file named jpg": ("image.crop((20, 10, 120, 90)).save('c.jpg', format='PNG')", "crop", (20, 10, 120, 90)),
     "jpeg": ("image.crop((20, 10, 120, 90)).save('c.jpg', quality=90)", "crop other", (20, 10, 120, 90)),
     "unchanged": ("image.show()", "other", (0, 0, 320, 240)),
     "figure": ("plt.imshow(image.crop((20, 10, 120, 90)))\nplt.show()", "crop other", (20, 10, 120, 90)),
@@ -280,6 +281,10 @@ UNTOLD = {
         "a = np.array(image.resize((1800, 1400)))\na[503:505, 203:900] = (255, 0, 0)\n"
         "Image.fromarray(a).crop((200, 500, 900, 600)).show()"
     ),
+    "jpeg in a file named png": "image.save('o.png', format='JPEG')\nImage.open('o.png').show()",
+    "jpeg in a file named jfif": "image.save('o.jfif')\nImage.open('o.jfif').show()",
+    "jpeg in the input's file": "image.save('in.png', 'JPEG')\nImage.open('in.png').show()",
+    "jpeg by imsave": "plt.imsave('q.png', np.asarray(image), format='jpeg')\nImage.open('q.png').show()",
     "pixels put": "image.putpixel((3, 4), (255, 0, 0))\nimage.show()",
     "pixels accessed": "p = image.load()\nfor i in range(20): p[i, i] = (255, 0, 0)\nimage.show()",
     "pixels of a file accessed": "i = Image.open('in.png')\np = i.load()\np[3, 3] = (255, 0, 0)\ni.show()",

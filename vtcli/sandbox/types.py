@@ -131,7 +131,7 @@ class Operation:
     - ``unchanged``: an input picture is shown again as it is, by a chain that has nothing else;
     - ``figure``: shown by matplotlib; ``axes`` is the image's place in the figure [x1, y1, x2, y2], ``images`` how many
       the figure shows;
-    - ``lossy``: saved in a ``format`` that changes pixels;
+    - ``lossy``: saved in a ``format`` that may change pixels;
     - ``pixels written``: assigned to by index;
     - ``too many operations``: the chain was cut here.
 

@@ -196,7 +196,7 @@ def _image_saved(call: patching.PatchedCall) -> None:
     """``plt.imsave`` of (H, W, 3) pixels; other arrays get the colours of a map."""
     array, path = call.get("arr"), call.get("fname")
     if isinstance(path, str | os.PathLike) and np.ndim(array) == 3:
-        call.recorder.saved(str(path), call.recorder.of(array))
+        call.recorder.saved(str(path), call.recorder.of(array), call.get("format"))
 
 
 def _keep_histories(image: Any) -> None:

@@ -217,7 +217,7 @@ def _split(call: PatchedCall) -> None:
 def _save(call: PatchedCall) -> None:
     path = call.get("fp")
     if isinstance(path, str | os.PathLike):
-        call.recorder.saved(str(path), call.before)
+        call.recorder.saved(str(path), call.before, call.get("format"))
 
 
 def _painted(kind: str) -> Tell:

@@ -40,7 +40,8 @@ PLACEHOLDERS = frozenset({
     *("your_image", "user_image", "path_to_image", "path_to_your_image", "example"),
 })  # fmt: skip
 """Names without suffix that stand for "the image"."""
-LOSSY = frozenset({".jpg", ".jpeg", ".webp", ".gif"})
+LOSSLESS = frozenset({"png", "bmp", "dib", "ppm", "tif", "tiff", "tga"})
+"""File formats that keep all pixels of an RGB image, by Pillow's name or by suffix."""
 QUIET = ("matplotlib", "mpl_toolkits", "PIL", "cv2", "scipy", "numpy", "sympy", "vtcli")
 """Callers whose operations are their own business."""
 
@@ -80,7 +81,7 @@ class Recorder:
         self._files: dict[str, tuple[tuple[int, int, int], Trace]] = {}
         self._logged: set[tuple[int, tuple[Any, ...]]] = set()
         for name, index in self.inputs.items():
-            self.saved(name, self.fresh(index))
+            self.saved(name, self.fresh(index), "png")  # pixels as decoded: no loss to record
 
     def begin(self) -> None:
         """A new run: an empty log; histories stay."""
@@ -168,13 +169,13 @@ class Recorder:
         self.give(result.image, after)
         return after
 
-    def saved(self, path: str, trace: Trace | None) -> None:
-        """A file now holds an image with this history."""
+    def saved(self, path: str, trace: Trace | None, format_name: str | None = None) -> None:
+        """A file now holds an image with this history, in the given format or in that of its suffix."""
         where = self.place(path)
         signature = _signature(where)
-        suffix = Path(where).suffix.lower()
-        if trace is not None and suffix in LOSSY and os.path.normpath(path) not in self.inputs:
-            trace = trace.lossy(suffix[1:])
+        used = (format_name or Path(where).suffix[1:]).lower()
+        if trace is not None and used not in LOSSLESS:
+            trace = trace.lossy(used)
         if trace is None or signature is None:
             self._files.pop(where, None)
         else:

@@ -71,7 +71,7 @@ class Trace:
         return self.operations + ((self._swap(),) if self.swapped else ())
 
     def lossy(self, format_name: str) -> Trace:
-        """Returns the trace after saving in a format that changes pixels."""
+        """Returns the trace after saving in a format that may change pixels."""
         return self.then("other", {"kind": "lossy", "format": format_name}, "pil", self.size, IDENTITY)
 
     def _swap(self) -> Operation:
