@@ -33,7 +33,7 @@ React = Callable[["StandIn", Body], Any]
 
 class StandIn:
     """``react`` answers requests for completions, with JSON or with a ``web.Response``. ``slow`` delays the routes that
-    it names, ``refuse`` fails them. What was asked is kept."""
+    it names, ``refuse`` fails them with the status ``refusal``. What was asked is kept."""
 
     def __init__(self, folder: Path, chat: Any, react: React | None = None) -> None:
         self.folder, self.chat, self.react = folder, chat, react or StandIn.completion
@@ -50,6 +50,7 @@ class StandIn:
         self.pictures = dict[str, int]()  # tokens, by view
         self.slow: Mapping[str, float] = {}
         self.refuse: set[str] = set()
+        self.refusal = 500
         self.key = ""
         self._uploaded: Path | None = None
         self._loop = asyncio.new_event_loop()
@@ -124,7 +125,8 @@ class StandIn:
             return web.json_response({"error": "no"}, status=401)
         await asyncio.sleep(self.slow.get(request.path, 0))
         if request.path in self.refuse:
-            return web.json_response({"error": {"message": f"{request.path} does not work here"}}, status=500)
+            told = {"error": {"message": f"{request.path} does not work here"}}
+            return web.json_response(told, status=self.refusal)
         if request.path in ("/sleep", "/wake_up"):
             self.asked.append(dict(request.query))
             parts = set(request.query.getall("tags", []))

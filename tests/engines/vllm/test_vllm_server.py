@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,8 @@ from aiohttp import web
 from safetensors.torch import load_file
 from vllm_stand_in import StandIn, policy
 
+from vtcli.engines.vllm.servers import fleet
+from vtcli.engines.vllm.servers.child import Child, ServerPlan
 from vtcli.engines.vllm.servers.policy import LostError, ServerPolicy
 from vtcli.errors import EngineError, InputError, VtcliError
 from vtcli.protocols import Request, Sampling
@@ -233,6 +239,58 @@ def test_a_server_that_dies_is_left_and_comes_back_with_the_weights_of_now(stand
         assert all(torch.equal(value, weights(3.0)[name]) for name, value in one.weights.items())
         ask(opened, *(request(seed=n, rollout=n + 100) for n in range(8)))
         assert one.generated
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_server_is_waited_for_while_a_proxy_answers_for_it(stand_in: Callable[..., StandIn], status: int) -> None:
+    server = stand_in()
+    with policy(server) as opened:
+        server.refuse, server.refusal = {"/vtcli", "/weight_info", "/inference/v1/generate"}, status
+        back = threading.Timer(1.0, server.refuse.clear)
+        back.start()
+        assert ask(opened, request())[0].token_ids
+        back.join()
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_server_of_ours_is_started_again_until_it_starts_or_as_often_as_it_may(
+    stand_in: Callable[..., StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, restarts: int
+) -> None:
+    """The first start ends at once; the second one answers."""
+    plan, children = ServerPlan(0, {}, tmp_path, "", []), list[Child]()
+
+    def launch(plan: ServerPlan, port: int = 0) -> Child:
+        code, file = ("import time; time.sleep(60)", tmp_path / "port") if children else ("1 / 0", tmp_path / "none")
+        (tmp_path / "port").write_text(str(port))
+        with plan.log.open("ab") as log:
+            process = subprocess.Popen([sys.executable, "-c", code], stderr=log, start_new_session=True)
+        children.append(Child(plan, process, file))
+        return children[-1]
+
+    monkeypatch.setattr(fleet, "launch", launch)
+    with policy(stand_in(), restarts=restarts) as opened:
+        (server,) = opened._fleet.servers
+        server.restarts = restarts
+        server.child = Child(plan, subprocess.Popen(["true"], start_new_session=True), tmp_path / "none")
+        opened._loop.call_soon_threadsafe(opened._fleet.fail, server, "it was killed")
+        if restarts == 1:
+            with pytest.raises(
+                EngineError, match=r"(?s)was killed; then: .*ZeroDivisionError.*restarts=1 times alread"
+            ):
+                ask(opened, request())
+        else:
+            assert ask(opened, request())[0].token_ids
+            assert server.up and not server.restarts
+    assert len(children) == restarts and all(child.process.poll() is not None for child in children)
+
+
+def test_the_servers_of_rollouts_that_are_long_over_are_forgotten(
+    stand_in: Callable[..., StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "REMEMBERED", 4)
+    with policy(stand_in(), stand_in()) as opened:
+        ask(opened, *(request(rollout=n) for n in range(1, 11)))
+        assert len(opened._fleet._homes) == 4
 
 
 def test_a_server_that_was_started_again_with_old_weights_is_found_out(stand_in: Callable[..., StandIn]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from vtcli.engines.learner.ranks import Circle
 from vtcli.engines.policies import Engine
 from vtcli.engines.vllm.forms import Odd
+from vtcli.engines.vllm.queueing import REMEMBERED
 from vtcli.engines.vllm.servers.child import ServerPlan, end, gpus_of, launch
 from vtcli.engines.vllm.servers.remote import Gone, RefusalError, Remote, introduce, open_session
 from vtcli.engines.vllm.servers.serve import KEY
@@ -55,7 +56,7 @@ class Fleet:
         self._updates = 0
         self._source: WeightSource | None = None  # of the weights that servers should have; None if they are not kept
         self._kept: KeptBuckets | None = None
-        self._homes: dict[int, Remote] = {}
+        self._homes: dict[int, Remote] = {}  # of the newest ``REMEMBERED`` rollouts since the last update
         self._busy = True  # starting, updating or asleep: what fails meanwhile is mended afterwards
         self.asleep = False
         self._closed = False
@@ -191,6 +192,8 @@ class Fleet:
                     home.rollouts += 1
                     if rollout:
                         self._homes[rollout] = home
+                        if len(self._homes) > REMEMBERED:
+                            del self._homes[next(iter(self._homes))]
                 return home
             mending = [server.mending for server in self.servers if server.mending and not server.mending.done()]
             if not mending:
@@ -375,14 +378,19 @@ class Fleet:
             server.why = f"{server.why}; then: {error}"
 
     async def _restart(self, server: Remote) -> None:
+        """Starts a server of ours until it answers, or was started as often as it may be."""
         assert server.child is not None
-        await asyncio.to_thread(end, [server.child], 0.0)
-        if not server.restarts:
-            raise EngineError(f"it was started again engine.restarts={self.options.restarts} times already")
-        server.restarts, server.asleep = server.restarts - 1, frozenset()
         port = int(server.url.rsplit(":", 1)[1])
-        server.child = launch(server.child.plan, port)
-        await self._started(server)
+        while True:
+            await asyncio.to_thread(end, [server.child], 0.0)
+            if not server.restarts:
+                raise EngineError(f"it was started again engine.restarts={self.options.restarts} times already")
+            server.restarts, server.asleep = server.restarts - 1, frozenset()
+            server.child = launch(server.child.plan, port)
+            try:
+                return await self._started(server)
+            except EngineError as error:
+                server.why = f"{server.why}; then: {error}"
 
     async def _until_there(self, server: Remote) -> None:
         """A server of the user's answers again; nothing that answers otherwise passes for it."""
@@ -398,7 +406,7 @@ class Fleet:
 
     async def _until_mended(self, server: Remote) -> None:
         """Another rank's task; this one looks whether it is done."""
-        limit = self.options.start_timeout_s + self.options.timeout_s
+        limit = max(1, self.options.restarts) * self.options.start_timeout_s + self.options.timeout_s
         try:
             async with asyncio.timeout(limit):
                 while True:

@@ -18,6 +18,9 @@ from vtcli.errors import EngineError
 CONNECT_S = 10.0
 """A host that does not take a connection within this is not there."""
 
+PROXY = (502, 503, 504)
+"""HTTP statuses of a proxy whose server is not there."""
+
 
 class Gone(Exception):
     """The server does not answer."""
@@ -188,7 +191,7 @@ async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -
     """Learns what the server is.
 
     Raises:
-        Gone: it does not answer.
+        Gone: it does not answer, or a proxy answers for it.
         EngineError: it is not one that the policy can use, or not for this model.
     """
     try:
@@ -196,6 +199,8 @@ async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -
         faults = unfit(facts, wanted)
         server.cache_tokens = facts.get("cache_tokens")
     except RefusalError as error:
+        if error.status in PROXY:
+            raise Gone(str(error)) from error
         what = "the key differs: set VTCLI_SERVER_KEY to the server's" if error.status == 401 else str(error)
         raise EngineError(
             f"{server.blamed()} is no server for engine=vllm_server: {what}. Start it with python -m "
