@@ -107,9 +107,20 @@ class Doubts(Script):
         return replace(found, logprobs=tuple(-float(n) for n in range(len(found.token_ids))))
 
 
-@pytest.mark.parametrize(("fields", "content"), [({}, f"é…{DONE}"), ({"stop": "ans"}, "é…<"), ({"stop": "é"}, "")])
-def test_the_last_turn_as_written_comes_with_its_logprobs(fields: dict[str, Any], content: str, tmp_path: Path) -> None:
-    """Plain and streamed, up to the end of a cut answer."""
+@pytest.mark.parametrize(
+    ("text", "fields", "content"),
+    [
+        (f"é…{DONE}", {}, f"é…{DONE}"),
+        (f"é…{DONE}", {"stop": "ans"}, "é…<"),
+        (f"é…{DONE}", {"stop": "é"}, ""),
+        ("a😀", {}, "a😀"),
+        ("a😀b", {"stop": "b"}, "a😀"),
+    ],
+)
+def test_the_last_turn_as_written_comes_with_its_logprobs(
+    text: str, fields: dict[str, Any], content: str, tmp_path: Path
+) -> None:
+    """Plain and streamed, up to the end of a cut answer; also where it ends in a character of several tokens."""
 
     async def work(server: Served) -> None:
         asked = {"model": "tiny@text", "logprobs": True} | fields
@@ -117,7 +128,7 @@ def test_the_last_turn_as_written_comes_with_its_logprobs(fields: dict[str, Any]
         (choice,) = ChatCompletion.model_validate(whole, strict=True).choices
         assert choice.message.content == content and choice.logprobs is not None
         tokens = choice.logprobs.content or []
-        ids = server.agent.chat.encode_turn(f"é…{DONE}")[: len(tokens)]
+        ids = server.agent.chat.encode_turn(text)[: len(tokens)]
         assert [one.logprob for one in tokens] == [-float(n) for n in range(len(tokens))]
         assert [one.token for one in tokens] == [server.agent.chat.piece(i) for i in ids]
         assert server.agent.chat.decode(ids).text.startswith(content)
@@ -127,7 +138,7 @@ def test_the_last_turn_as_written_comes_with_its_logprobs(fields: dict[str, Any]
         told = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0]["delta"].get("content")]
         assert told == ([whole["choices"][0]["logprobs"]] if content else [])
 
-    served(tmp_path, Doubts(ZOOM, f"é…{DONE}"), work)
+    served(tmp_path, Doubts(ZOOM, text), work)
 
 
 def test_an_endpoints_tokens_have_no_logprobs(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -230,7 +230,13 @@ class Agent:
         sampled = zip(turns[-1].token_ids, turns[-1].completion.logprobs, strict=True)
         spoken = [(token, logprob) for token, logprob in sampled if token not in self.chat.end_ids]
         ids = [token for token, _ in spoken]
-        count = bisect_left(range(len(ids)), len(one.content), key=lambda n: len(self.chat.decode(ids[:n]).text))
+
+        def length(count: int) -> int:
+            return len(self.chat.decode(ids[:count]).text)
+
+        # A part of a character is already U+FFFD: the last of the tokens that give this length completes it.
+        count = bisect_right(range(len(ids) + 1), len(one.content), key=length) - 1
+        count += length(count) < len(one.content)  # a cut within a token
         return [
             {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else [*text.encode()]}
             | {"top_logprobs": list[Any]()}
