@@ -104,6 +104,17 @@ def test_the_servers_own_temperature_may_be_written_out(tmp_path: Path) -> None:
     served(tmp_path, script, work)
 
 
+def test_a_drawn_seed_survives_javascript(tmp_path: Path) -> None:
+    """Its numbers are doubles."""
+
+    async def work(server: Served) -> None:
+        for _ in range(8):
+            _, reply, _ = await server.post()
+            assert 0 <= reply["vtcli"]["seed"] < 2**53
+
+    served(tmp_path, Script(DONE), work)
+
+
 def test_a_question_beyond_the_context_is_refused(tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         server.agent.limits = replace(server.agent.limits, max_tokens=20)

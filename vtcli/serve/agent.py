@@ -51,6 +51,9 @@ SHARED_PIXELS = 4_000_000
 """The engine ``hf`` waits for a question's images while they are stored, up to so many pixels. So questions that come
 together are sampled together."""
 
+SEED_BITS = 53
+"""A drawn seed is told as a number of JSON, which JavaScript reads as a double."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatQuestion:
@@ -144,7 +147,7 @@ class Agent:
         refs = await (in_thread(keep) if pixels <= SHARED_PIXELS else asyncio.to_thread(keep))
         own = replace(asked, temperature=None) if asked.temperature == self.temperature else asked
         sample = self.worlds.offer(Sample(own.id, "served", "answer", "served", asked.question, "", refs, ()))
-        seed = secrets.randbits(62) if asked.seed is None else asked.seed
+        seed = secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed
         temperature = self.temperature if asked.temperature is None else asked.temperature
         drawn = GroupRequest(sample, asked.n, seed, Sampling(temperature, asked.top_k, asked.top_p, asked.min_p))
         card = LiveCard(sample, ServedPictures(self.images.held)) if asked.include_cards else None
