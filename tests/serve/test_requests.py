@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtcli.errors import ConfigError
-from vtcli.serve.requests import NEUTRAL, ChatRequest, RequestError, RequestLimits, parse
+from vtcli.serve.requests import NEUTRAL, UNSUPPORTED, ChatRequest, RequestError, RequestLimits, parse
 from vtcli.store.images import encode_png
 
 NAMES = ("policy-v3", "policy:v3")
@@ -49,6 +49,22 @@ def test_the_newer_limit_wins_and_formats_go_by_the_models_name() -> None:
     assert (read(top_p=0.5, top_k=-1).top_p, read(top_k=-1).top_k) == (0.5, 0)
 
 
+CONSTRAINTS: dict[str, Any] = {
+    "guided_choice": ["yes", "no"], "guided_json": {"type": "object"}, "guided_regex": "a+", "guided_grammar": "x",
+    "structured_outputs": {"choice": ["yes"]}, "allowed_token_ids": [1], "bad_words": ["no"], "stop_token_ids": [7],
+    "ignore_eos": True, "use_beam_search": True, "truncate_prompt_tokens": 100, "min_tokens": 5, "best_of": 3,
+}  # fmt: skip
+"""Fields of vLLM's API that would change the result."""
+
+
+@pytest.mark.parametrize("value", [None, [], {}, False])
+def test_fields_that_ask_for_nothing_are_taken(value: Any) -> None:
+    assert read(**{name: value for name in CONSTRAINTS if name not in ("min_tokens", "best_of")}) == read()
+    hints = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}, "length_penalty": 2}
+    assert read(min_tokens=0, best_of=1, **hints) == read(min_tokens=None, best_of=None) == read()
+    assert read(n=2, best_of=2) == read(n=2)
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "param"),
     [
@@ -64,6 +80,8 @@ def test_the_newer_limit_wins_and_formats_go_by_the_models_name() -> None:
         ({"logprobs": True}, 400, "logprobs"),
         ({"logprobs": True, "model": "policy-v3@full"}, 400, "logprobs"),
         ({"logprobs": True, "model": "policy-v3@text", "top_logprobs": 2}, 400, "top_logprobs"),
+        *(({name: value}, 400, name) for name, value in CONSTRAINTS.items()),
+        ({"best_of": 4, "n": 2}, 400, "best_of"),
         ({"presence_penalty": 0.5}, 400, "presence_penalty"),
         ({"presence_penalty": 10**400}, 400, "presence_penalty"),
         ({"temperature": float("nan")}, 400, "temperature"),
@@ -129,8 +147,9 @@ JSON = st.recursive(
     max_leaves=8,
 )
 FIELDS = st.sampled_from([
-    *NEUTRAL, "model", "messages", "n", "seed", "stop", "stream", "stream_options", "temperature", "tools", "top_p",
-    "top_k", "min_p", "logprobs", "response_format", "max_tokens", "max_completion_tokens",
+    *NEUTRAL, *UNSUPPORTED, "best_of", "model", "messages", "n", "seed", "stop", "stream", "stream_options",
+    "temperature", "tools", "top_p", "top_k", "min_p", "logprobs", "response_format", "max_tokens",
+    "max_completion_tokens",
 ])  # fmt: skip
 
 

@@ -32,8 +32,20 @@ _MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>|<(?:image|video)>")
 _BLANKS = str.maketrans("", "", "\t\n\f\r ")
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
-NEUTRAL: Mapping[str, float] = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
+NEUTRAL: Mapping[str, float] = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "min_tokens": 0,
+}
 """Sampling parameters that the engines do not have, with the values at which they change nothing."""
+
+UNSUPPORTED = (
+    "logit_bias", "top_logprobs", "guided_choice", "guided_json", "guided_regex", "guided_grammar",
+    "structured_outputs", "allowed_token_ids", "bad_words", "stop_token_ids", "ignore_eos", "use_beam_search",
+    "truncate_prompt_tokens",
+)  # fmt: skip
+"""Fields of OpenAI's and vLLM's API that the engines do not have; empty, false and null change nothing."""
 
 
 class RequestError(Exception):
@@ -172,11 +184,12 @@ def _refuse(given: Mapping[str, Any]) -> None:
         value = _number(given, name, -1000, 1000)
         if value is not None and value != neutral:
             raise _unsupported(name, f"{name}={value:g} is not supported; leave it out or give {neutral}")
-    for name in ("tools", "functions", "logit_bias", "top_logprobs"):
+    for name in ("tools", "functions", *UNSUPPORTED):
         if given.get(name):
-            own = name in ("tools", "functions")
-            why = "the agent has its own tools; a client's are not called" if own else "not supported"
+            why = "not supported" if name in UNSUPPORTED else "the agent has its own tools; a client's are not called"
             raise _unsupported(name, f"{name}: {why}")
+    if given.get("best_of") not in (None, given.get("n") or 1):
+        raise _unsupported("best_of", "best_of: not supported; leave it out or give n")
     for name in ("tool_choice", "function_call"):
         if given.get(name) not in (None, "none", "auto"):
             raise _unsupported(name, f"{name}: expected none or auto, for a client's tools are not called")
