@@ -181,7 +181,7 @@ class _Server:
             names=names,
             loopback=config.host in LOOPBACK,
             key=os.environ.get(config.key_env) or None,
-            limits=config.request,
+            limits=replace(config.request, max_n=min(config.request.max_n, config.bounds.active + config.bounds.queue)),
             metrics=Metrics(names[0], (tool.name for tool in card.tools), "code" if card.runner else "unknown"),
             connections=config.connections,
             timeout_s=config.timeout_s,
