@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -133,7 +133,7 @@ def run(config: Config) -> Artifact | None:
     with open_run(settings, "serve", "trajectories", config.job, parents, scope) as stage, EventLoop() as loop:
         server = _Server(config, stage, source)
         try:
-            with _until_told(server.end):
+            with suppress(LoadEnded), _until_told(server.end):
                 loop.run(server.serve())
             return server.recorded()
         finally:
@@ -158,6 +158,10 @@ def _as_trained(config: Config, source: ModelSource | None) -> Config:
     own = {**config.job.get("serve", {}), **({"limits": world["limits"]} if "limits" in world else {})}
     job = config.job | {key: value for key, value in world.items() if key != "limits"} | {"serve": own}
     return replace(config, **changed, job=job)
+
+
+class LoadEnded(BaseException):
+    """The server is told to end while its model loads. No ``Exception``, which a library may take for its own."""
 
 
 class _Server:
@@ -233,11 +237,17 @@ class _Server:
         return self.stage.commit(self.recorder.path.parent, {"trajectories": count})
 
     def end(self) -> None:
-        """Lets what is under way finish, then ends. From any thread, at any time."""
+        """Lets what is under way finish, then ends. For a signal handler, at any time.
+
+        Raises:
+            LoadEnded: nothing is under way, for the model is not loaded. The event loop ends with it at once.
+        """
         if self._loop is None:
             self._end.set()
         else:
             self._loop.call_soon_threadsafe(self._end.set)
+        if self.service.agent is None:
+            raise LoadEnded
 
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         await runner.setup()

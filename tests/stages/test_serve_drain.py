@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,8 @@ import tiny_model
 from stages import serve as stage
 from vtcli.config import compose
 from vtcli.engines.scripted import ScriptedPolicy
+from vtcli.engines.vllm.servers import fleet
+from vtcli.engines.vllm.servers.child import Child, ServerPlan
 from vtcli.protocols import Completion
 from vtcli.protocols import Request as Wanted
 from vtcli.runs import ending
@@ -124,6 +128,43 @@ def test_what_is_under_way_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     status, reply, after = found["second"]
     assert status == 503 and "ending" in reply["error"]["message"] and int(after) > 0
     assert found["alive"]
+    assert not list((tmp_path / ".work").glob("serve-*/*"))
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm_server"])
+def test_a_server_that_loads_ends_at_once(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the processes that it has started."""
+    config, url = configured(tmp_path, f"engine={engine}")
+    loading, children = threading.Event(), list[Child]()
+
+    def load(*given: object) -> None:
+        loading.set()
+        time.sleep(120)
+
+    def launch(plan: ServerPlan, port: int = 0) -> Child:
+        del port
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
+        children.append(Child(plan, process, plan.home / "none"))
+        loading.set()
+        return children[-1]
+
+    if engine == "hf":
+        monkeypatch.setattr(stage, "open_policy", load)
+    monkeypatch.setattr(fleet, "launch", launch)
+    begun = list[float]()
+
+    def play() -> None:
+        loading.wait(120)
+        begun.extend([time.monotonic(), ready(f"{url}/health")])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    client = threading.Thread(target=play)
+    client.start()
+    assert stage.run(config) is None
+    client.join(120)
+    assert begun[1] and time.monotonic() - begun[0] < 20
+    assert len(children) == (engine == "vllm_server")
+    assert all(child.process.poll() is not None for child in children)
     assert not list((tmp_path / ".work").glob("serve-*/*"))
 
 
