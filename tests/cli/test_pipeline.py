@@ -310,6 +310,13 @@ def test_a_task_without_rows_costs_nothing() -> None:
     assert pipeline.cost("synth", values) == "30 rows, less than a minute"
 
 
+def test_rows_are_counted_in_the_forms_that_a_task_has() -> None:
+    """CodeV's scenes have one form of two, ToolsRL's all."""
+    for recipe, rows in (("codev", "1,950 rows"), ("toolsrl", "5,850 rows")):
+        values = compose.load("synth", [f"+recipe={recipe}", "scale=tiny", "name=x"]).values
+        assert pipeline.cost("synth", values).startswith(rows)
+
+
 def test_what_a_command_costs_is_told_with_those_that_make_its_inputs(home: Path) -> None:
     with pytest.raises(ConfigError) as told:
         stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", f"home={home}", "tracker=none", "make_missing=false"])

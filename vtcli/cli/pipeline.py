@@ -443,9 +443,15 @@ def _rows(values: Mapping[str, Any]) -> int:
     if demos:
         return sum(int(count or 0) for kinds in demos.values() for count in (kinds or {}).values())
     tasks = cast("Mapping[str, Any]", at(values, "data.tasks") or {})
-    splits = ("train", "validation", "test")
-    forms = len(at(values, "synth.forms") or ())
-    return forms * sum(int(task.get(split) or 0) for task in tasks.values() for split in splits)
+    splits, forms = ("train", "validation", "test"), cast("Sequence[str]", at(values, "synth.forms") or ())
+    return sum(rows or 0 for split in splits for rows in rows_by_task(tasks, split, forms))
+
+
+def rows_by_task(tasks: Mapping[str, Any], split: str, forms: Sequence[str]) -> list[int | None]:
+    """Rows of a split of each task of ``conf/data`` in these forms, as far as the task has them; None where it does not
+    say."""
+    found = ((task.get(split), set(task.get("forms") or forms) & set(forms)) for task in tasks.values())
+    return [None if number is None else int(number) * len(own) for number, own in found]
 
 
 def _duration(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from vtcli.cli.pipeline import rows_by_task
 from vtcli.cli.reproduction.graph import PaperCommand, Reproduction
 from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
@@ -76,10 +77,9 @@ def row_s(plan: Plan) -> float:
 
 def _rows(tasks: Mapping[str, Any] | None, split: str, forms: Sequence[str]) -> int | None:
     """Rows of a split of generated data; None where a task does not say."""
-    counts = [(task.get(split), task.get("forms") or forms) for task in (tasks or {}).values()]
-    if not counts or any(number is None for number, _ in counts):
-        return None
-    return sum(int(number) * len(set(own) & set(forms)) for number, own in counts)
+    counts = rows_by_task(tasks or {}, split, forms)
+    known = [count for count in counts if count is not None]
+    return sum(known) if counts and len(known) == len(counts) else None
 
 
 def _hours(plan: Plan | None, times: float, seconds: Callable[[Plan], float]) -> str:
