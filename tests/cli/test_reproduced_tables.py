@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vtcli.cli.reproduction import runs, tables
-from vtcli.cli.reproduction.graph import Reproduction, steps
+from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, steps
 from vtcli.config import compose
 from vtcli.errors import InputError
-from vtcli.store.artifacts import ArtifactStore
+from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.removal import remove
 
 
@@ -82,3 +82,27 @@ def test_what_the_same_words_made_is_not_called_different(tmp_path: Path, recipe
     other = steps(Reproduction(recipe, "tiny", name="x", overrides=("rl.group_size=2", f"home={tmp_path}")))
     made = [line for line in runs.differing(other, tmp_path) if "policy" in line]
     assert len(made) == 1 and made[0].endswith("in place of rl.group_size=2")
+
+
+def test_a_report_of_a_model_that_was_made_again_is_named(tmp_path: Path) -> None:
+    """Base and policy are made anew with other words, and the report is of before."""
+    asked = steps(Reproduction("codev", "tiny", name="x", overrides=(f"home={tmp_path}",)))
+    store, newest = ArtifactStore(tmp_path), dict[str, Artifact]()
+
+    def make(step: PaperCommand, text: str) -> None:
+        parents = [newest[name] for name in step.reads.values()]
+        with store.draft(step.makes, "report", parents=parents, seed=0, stage=step.stage) as draft:
+            (draft.path / "content").write_text(text)
+            newest[step.makes] = draft.commit()
+
+    for step in asked:
+        make(step, step.makes)
+    assert list(runs.differing(asked, tmp_path)) == []
+    for step in asked:
+        if step.makes in ("x-tiny-base-s0", "x-tiny-policy-s0"):
+            make(step, f"{step.makes} again")
+    assert list(runs.differing(asked, tmp_path)) == [
+        "x-tiny-clean:v1 was made from x-tiny-base-s0:v1 in place of x-tiny-base-s0:v2",
+        "x-tiny-before-s0:v1 was made from x-tiny-base-s0:v1 in place of x-tiny-base-s0:v2",
+        "x-tiny-report-s0:v1 was made from x-tiny-policy-s0:v1 in place of x-tiny-policy-s0:v2",
+    ]

@@ -101,8 +101,8 @@ def as_jobs(steps: Sequence[PaperCommand]) -> list[str]:
 
 
 def differing(steps: Sequence[PaperCommand], home: Path) -> Iterator[str]:
-    """A line for each newest artifact that was made with other words than its step has. Where it was kept and tracked,
-    and which of the other artifacts it read, does not count."""
+    """A line for each newest artifact that was made with other words than its step has, or from older inputs than are
+    there. Where it was kept and tracked does not count."""
     store = ArtifactStore(home)
     for step in steps:
         aside = ("stage", "home", "tracker", "synth.merge", "synth.shard", "synth.workers", *step.reads)
@@ -112,6 +112,10 @@ def differing(steps: Sequence[PaperCommand], home: Path) -> Iterator[str]:
             if made and made != asked:
                 more, less = (" ".join(sorted(each)) or "nothing" for each in (made - asked, asked - made))
                 yield f"{artifact.ref} was made with {more} in place of {less}"
+            read = {parent.ref.rpartition(":")[0]: parent for parent in artifact.manifest.parents}
+            for newest in (one for name in step.reads.values() if name in read for one in store.newest(name)):
+                if newest.digest != read[newest.name].digest:
+                    yield f"{artifact.ref} was made from {read[newest.name].ref} in place of {newest.ref}"
 
 
 def _deciding(words: Sequence[str], aside: Sequence[str]) -> set[str]:
