@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,61 @@ def test_without_a_teacher_the_base_model_of_the_package_is_trained_as_it_is() -
 
 
 @pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"measures": ["tool.all.calls"]}, r"tool\.all\.calls: evaluations ask the forms answer \(eval\.forms\)"),
+        ({"measures": ["answer.nosuch.calls"]}, "nosuch is not asked; expected all or one of zoom"),
+        ({"measures": ["causal.all.blank"]}, "evaluations probe nothing; words.report takes probe=causal"),
+        ({"by": "difficulty"}, r"by: no question of \+recipe=codev has a difficulty"),
+        ({"measures": ["causal.zoom.blank"], "words": {"report": ["probe=causal"]}}, None),
+        ({"measures": ["tool.count.calls"], "recipe": "toolsrl", "arms": {"a": {}}}, None),
+        ({"by": "difficulty", "recipe": "codedance", "arms": {"a": {}}}, None),
+    ],
+)
+def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
+    values: dict[str, Any], said: str | None
+) -> None:
+    asked = made(**values)
+    commands = grid.plan("m", asked, (0, 1)).commands
+    if said is None:
+        grid.require_measured(asked, commands)
+        return
+    with pytest.raises(ConfigError, match=said):
+        grid.require_measured(asked, commands)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "said"),
+    [
+        ("pyvision", "rl.limits.max_tokens=600", r"axes\.pressure of the map pyvision says rl\.limits\.max_tokens=110"),
+        ("pyvision", "rl.limits={max_tokens: 600}", r"axes\.pressure .* says rl\.limits\.max_turns=1"),
+        ("toolsrl", "rl.steps_per_phase=5", r"arms\.curriculum .* says rl\.steps_per_phase=25"),
+        ("toolsrl", "+rl.phases.0.steps=5", r"arms\.curriculum .* says rl\.steps_per_phase=25"),
+        ("toolsrl", "~data.tasks.zoom", None),
+        ("toolsrl", "sft.epochs=0.1", None),
+        ("pyvision", "rl.steps_per_phase=1", None),
+        ("rewards", "env.syntax=null", r"arms\.codev .* says env=native"),
+        ("codev", "data.tasks.zoom.train=8", None),
+    ],
+)
+def test_an_override_that_would_undo_a_condition_or_an_arm_is_refused(name: str, word: str, said: str | None) -> None:
+    asked = grid.load(name)
+    if said is None:
+        assert all(word in command.words for command in grid.plan(name, asked, (0,), (word,)).commands)
+        return
+    with pytest.raises(ConfigError, match=said):
+        grid.plan(name, asked, (0,), (word,))
+
+
+@pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "codev" else pytest.mark.slow) for name in MAPS]
 )
 def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
     """Commands of one seed that differ in more than a value of an axis."""
-    seen = set[tuple[str, ...]]()
-    for command in grid.plan(name, grid.load(name), (0,)).commands:
+    seen, asked = set[tuple[str, ...]](), grid.load(name)
+    commands = grid.plan(name, asked, (0,)).commands
+    grid.require_measured(asked, commands)
+    for command in commands:
         form = tuple(re.sub(r"=.*", "", word) if "." in word else word for word in command.words if "name=" not in word)
         if form not in seen:
             seen.add(form)
@@ -121,6 +171,8 @@ def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
         ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a: train is no step"),
         ({"axes": {"a": {**FRAMED, "cases": {"0.5": {"data": []}}}}}, "cases: 0.5 is no value; expected of"),
         ({"axes": {"a": {**FRAMED, "paper": "often"}}}, "paper: often is no value; expected of"),
+        ({"axes": {"a": {**FRAMED, "values": ["none", "call"], "paper": 0.3}}}, "paper: 0.3 is no value; expected of"),
+        ({"axes": {"a": {**FRAMED, "values": ["1e-3", 1e-4]}}}, "values: 1e-3 among numbers is text; expected numbers"),
     ],
 )
 def test_a_slip_in_a_map_is_named(values: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -177,6 +229,23 @@ def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_pictu
     assert lines[-2:] == ["", results.NOTE]
 
 
+def test_a_difference_over_right_answers_says_how_many_and_that_it_is_not_that_of_the_columns() -> None:
+    asked = made(measures=["answer.all.faithful_if_right"])
+    values = {"tapo": [1.0, 0.0, None, 1.0], "accuracy": [1.0, None, 0.0, 0.0]}
+    found = [
+        results.ArmOutcome(
+            (),
+            arm,
+            (0,),
+            tuple(replace(r, faithful_if_right=v) for r, v in zip(rows([1] * 4, 0.0), shown, strict=True)),
+        )
+        for arm, shown in values.items()
+    ]
+    lines = results.markdown(asked, found).splitlines()
+    assert re.search(r"\| 0\.333 \[.*\| \+0\.500 \[.*\] \(n = 2\) \|$", lines[3]), lines[3]
+    assert lines[-2:] == [results.NOTE, results.IF_RIGHT]
+
+
 def test_a_difference_of_some_seeds_names_them_and_a_mean_outside_its_interval_is_drawn(tmp_path: Path) -> None:
     asked = made(axes={"framed": FRAMED})
     found = [
@@ -216,6 +285,17 @@ def test_a_table_is_of_the_reports_that_this_command_made(tmp_path: Path, monkey
     for chosen, accuracy in ((refs, 1.0), (None, 0.0)):
         found = results.outcomes(asked, plan, tmp_path, chosen)
         assert {one.estimate("answer.all.accuracy").value for one in found} == {accuracy}
+
+
+def test_reports_without_the_property_of_the_figure_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, store = made(by="difficulty"), ArtifactStore(tmp_path)
+    plan = grid.plan("m", asked, (0,))
+    with store.draft(next(iter(plan.places)), "report", seed=0) as draft:
+        (draft.path / "report.html").write_text("-")
+        draft.commit()
+    monkeypatch.setattr(results, "load_series", lambda path: [Evaluation("m", "m", rows([1], 1.0))])
+    with pytest.raises(InputError, match=r"by: no question in the reports of .* has a difficulty"):
+        results.outcomes(asked, plan, tmp_path)
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ def draw_map(
             typer.echo(command.line({}))
     if not table:
         checks.require_right(plan.commands)
+        grid.require_measured(asked, plan.commands)
     if dry:
         return
     home = graph.home(plan.commands)

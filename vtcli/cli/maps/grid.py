@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from vtcli.algo.rows import MEASURES
 from vtcli.cli.pipeline import SHIPPED, TINY
 from vtcli.cli.reproduction.graph import PaperCommand
+from vtcli.cli.reproduction.rows import first_truth
+from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError
@@ -56,10 +59,17 @@ class Axis:
     def __post_init__(self) -> None:
         if unknown := self.cases.keys() - set(map(str, self.values)):
             raise ConfigError(f"cases: {', '.join(sorted(unknown))} is no value; expected of {self.values}")
-        if isinstance(self.paper, str) and self.paper not in self.values:  # a number may lie between two values
-            raise ConfigError(f"paper: {self.paper} is no value; expected of {self.values}")
         if not self.values:
             raise ConfigError("values: none is there; expected one at least")
+        names = [value for value in self.values if isinstance(value, str)]
+        if 0 < len(names) < len(self.values):
+            raise ConfigError(
+                f"values: {', '.join(names)} among numbers is text; expected numbers alone or names alone. YAML reads "
+                "1e-3 as text: write 1.0e-3"
+            )
+        numbers = not names and not isinstance(self.paper, str)  # a number may lie between two values
+        if self.paper is not None and not numbers and self.paper not in self.values:
+            raise ConfigError(f"paper: {self.paper} is no value; expected of {self.values}")
 
     @property
     def steps(self) -> set[str]:
@@ -167,12 +177,80 @@ def load(name: str, own: Path | None = None) -> Map:
 
 
 def plan(name: str, asked: Map, seeds: tuple[int, ...], more: tuple[str, ...] = ()) -> MapPlan:
-    """All commands, cell by cell, so that each cell is whole before the next begins. ``more`` go to all commands."""
+    """All commands, cell by cell, so that each cell is whole before the next begins. ``more`` go to all commands.
+
+    Raises:
+        ConfigError: one of ``more`` is about what cells or arms differ in.
+    """
+    _refuse_varied(name, asked, more)
     found = MapPlan([], {})
     for seed in seeds:
         for cell in itertools.product(*(axis.values for axis in asked.axes.values())):
             _Cell(name, asked, cell, seed, more, found).add_all()
     return found
+
+
+def require_measured(asked: Map, commands: Sequence[PaperCommand]) -> None:
+    """Raises ``ConfigError`` for a measure or a property ``by`` that no question of the reports will have."""
+    reports = _distinct(command for command in commands if "eval.baseline" in command.reads)
+    names = {command.reads["eval.data"] for command in reports}
+    data = [_job(command) for command in _distinct(command for command in commands if command.makes in names)]
+    evals = [_job(command).values for command in reports]
+    forms = {form for values in evals for form in values["eval"]["forms"]}
+    probed = {name for values in evals for name in (values.get("probe") or {}).get("conditions", ())}
+    tasks = {(name, form) for job in data for name, task in job.values["data"]["tasks"].items()
+             for form in forms & set(job.values["synth"]["forms"]) & set(task.get("forms") or forms)}  # fmt: skip
+    for measure in asked.measures:
+        form, task, name = measure.split(".")
+        if form == "causal" and name not in probed:
+            raise ConfigError(
+                f"measures: {measure}: evaluations probe {', '.join(sorted(probed)) or 'nothing'}; words.report takes "
+                f"probe=causal with {name} in probe.conditions"
+            )
+        form = "answer" if form == "causal" else form
+        if form not in forms:
+            raise ConfigError(f"measures: {measure}: evaluations ask the forms {', '.join(sorted(forms))} (eval.forms)")
+        known = sorted(name for name, asked_in in tasks if asked_in == form)
+        if task not in ("all", *known):
+            raise ConfigError(f"measures: {measure}: {task} is not asked; expected all or one of {', '.join(known)}")
+    key = {"difficulty": "difficulty", "orientation": "transform"}.get(asked.by or "")
+    configs: list[Any] = [compose.build(stage_parts("synth")[0], job) for job in data] if key else []
+    if key and not any(key in (first_truth(task) or {}) for config in configs for task in config.data.tasks.values()):
+        raise ConfigError(f"by: no question of +recipe={asked.recipe} has a {asked.by}: leave by out, or ask others")
+
+
+def _distinct(commands: Iterable[PaperCommand]) -> list[PaperCommand]:
+    """Commands that differ in more than their name, seed and label."""
+    own = ("name=", "seed=", "eval.label=")
+    return list({tuple(w for w in each.words if not w.startswith(own)): each for each in commands}.values())
+
+
+def _job(command: PaperCommand) -> compose.Job:
+    return compose.load(command.stage, command.argv({}))
+
+
+def _refuse_varied(name: str, asked: Map, more: tuple[str, ...]) -> None:
+    """Raises ``ConfigError`` for an override that would come after one by which cells or arms differ."""
+    own = [(f"arms.{label}", word) for label, arm in asked.arms.items() for word in (*arm.words, *arm.data)]
+    for label, axis in asked.axes.items():
+        steps = (*axis.words.values(), *(words for case in axis.cases.values() for words in case.values()))
+        own += [(f"axes.{label}", word) for words in steps for word in words]
+    for override, (place, word) in itertools.product(more, own):
+        if any(_within(a, b) or _within(b, a) for a in _keys(override) for b in _keys(word)):
+            raise ConfigError(
+                f"{override}: {place} of the map {name} says {word}, and an override for every command would undo it. "
+                "Leave it out, or write a map of your own (--config-dir)"
+            )
+
+
+def _keys(override: str) -> set[str]:
+    """The key of an override, and the one that a phase's steps are taken from."""
+    key = override.lstrip("+~").partition("=")[0]
+    return {key, re.sub(r"rl\.phases\.\d+\.steps", "rl.steps_per_phase", key)}
+
+
+def _within(key: str, other: str) -> bool:
+    return f"{key}.".startswith(f"{other}.")
 
 
 @dataclass(frozen=True)

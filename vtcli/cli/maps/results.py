@@ -27,6 +27,12 @@ SEED = 0
 NOTE = "Intervals are over questions, those of all seeds together: they leave out how much training runs differ."
 """Two or three seeds are too few for an interval over seeds."""
 
+IF_RIGHT = (
+    "Differences in faithful if right are over the n questions that both arms answered rightly: they are not those of "
+    "the columns."
+)
+"""Each column is over the right answers of its own arm."""
+
 COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9", "black")
 """Of arms: matplotlib's without its grey, which is that of ``BEFORE``."""
 
@@ -88,6 +94,8 @@ def outcomes(asked: Map, found: MapPlan, home: Path, made: Mapping[str, str] | N
                 rows.setdefault(key, []).append(replace(row, sample=f"{place.seed}/{row.sample}"))
                 if place.seed not in seeds.setdefault(key, []):
                     seeds[key].append(place.seed)
+    if not rows and asked.by and any(map(store.has, found.places)):
+        raise InputError(f"by: no question in the reports of {home} has a {asked.by}: leave it out of the map")
     if not rows:
         raise InputError(f"{home} has no report of this map: the same command without --table makes them")
     arms = [BEFORE, *asked.arms]
@@ -112,8 +120,17 @@ def markdown(asked: Map, found: Sequence[ArmOutcome]) -> str:
         shared = [seed for seed in one.seeds if main and seed in main.seeds]
         partial = main is not None and set(one.seeds) != set(main.seeds)
         rests = f" (seeds {', '.join(map(str, shared))})" if partial else ""
-        lines.append([*cells, *(_plain(c, "+") + rests if c else "" for c in other)])
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", NOTE, ""])
+        lines.append([*cells, *(_told(c, m) + rests if c else "" for c, m in zip(other, asked.measures, strict=True))])
+    notes = [NOTE, IF_RIGHT] if any(map(_conditional, asked.measures)) else [NOTE]
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *notes, ""])
+
+
+def _conditional(measure: str) -> bool:
+    return measure.endswith(".faithful_if_right")
+
+
+def _told(found: Comparison, measure: str) -> str:
+    return _plain(found, "+") + (f" (n = {found.n})" if _conditional(measure) else "")
 
 
 def _plain(found: Estimate | Comparison | None, sign: str = "") -> str:

@@ -19,7 +19,7 @@ def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
     if held_out and all(task.test == 0 for task in tasks.values()):
         return "no task has test rows, and evaluations ask them without BENCHMARKS=: give test, or mapping.take"
     for name, task in tasks.items():
-        if (truth := _first_truth(task)) is None:
+        if (truth := first_truth(task)) is None:
             continue
         for phase in rl["rl"]["phases"]:
             if phase["form"] == "answer" and (column := _unsaid(truth, phase["reward"], rl["signals"])):
@@ -29,7 +29,7 @@ def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
     return None
 
 
-def _first_truth(task: Task) -> Mapping[str, Json] | None:
+def first_truth(task: Task) -> Mapping[str, Json] | None:
     """The truth of the first row that can be used; None where there is none among the first ten."""
     for item in range(10 if task.train is None else min(10, task.train)):
         with suppress(InputError):
