@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import yaml
 from sizes import default_size
 
 from vtcli.config.binding import bind
-from vtcli.data.generators import canvas, chart, turned, zoom
+from vtcli.data.generators import canvas, chart, search, turned, zoom
 from vtcli.data.generators.count import CONDITIONS
 from vtcli.data.generators.item import Item, stream
 from vtcli.data.generators.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
@@ -376,6 +377,33 @@ def test_counts_and_values_are_near_uniform() -> None:
     assert max(counts.values()) < 0.33 * 600  # over 0..5, small ones are possible on every chart
     values = Counter(item.answer for item in items("read_value", 1100))
     assert set(values) == {str(v) for v in range(0, 11, 2)} and max(values.values()) < 1100 / 6 * 1.4
+
+
+SQUARE = zoom.ZoomSize(tags=1, hatchings=CORNERS, lattice=168)
+LINES = ("across", "down", "rising", "falling")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: zoom.generate(0, 0, "train", zoom.ZoomSize(336, 336, 2, lattice=336)), "2 tags of 66 to 78 px do not"),
+        (lambda: zoom.ZoomSize(width=80), "width: must be at least 95, got 80"),
+        (lambda: zoom.ZoomSize(lattice=673), "lattice: must be at least 0 and at most 672, got 673"),
+        (lambda: search.generate(0, 0, "train", zoom.ZoomSize(hatchings=LINES)), "lattice=0 has 0 x 0 cells"),
+        (
+            lambda: search.generate(0, 0, "train", zoom.ZoomSize(hatchings=LINES, lattice=336)),
+            "lattice=336 has 2 x 2 cells in 672 x 672 px; expected 2 x 3 at least",
+        ),
+        (lambda: search.generate(0, 0, "train", zoom.ZoomSize(lattice=168)), r"hatchings=\[\]; expected across, down"),
+        (lambda: turned.TurnedSize(replace(SQUARE, height=336)), "scene: must be square, got 672 x 336"),
+        (lambda: turned.TurnedSize(zoom.ZoomSize(lattice=168)), "scene: hatchings must be some of top-left"),
+        (lambda: turned.TurnedSize(replace(SQUARE, lattice=0)), r"scene\.lattice: must be at least 1, got 0"),
+        (lambda: chart.ChartSize(steps=10, ticks=3), "ticks: must divide steps=10, or labels are no values; got 3"),
+    ],
+)
+def test_sizes_that_cannot_be_drawn_are_refused(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()
 
 
 def test_more_points_than_places_is_a_mistake_in_the_configuration() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vtcli.config.bounds import above, among, at_least, ordered
+from vtcli.config.bounds import OutOfBounds, above, among, at_least, ordered
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import pick, shuffled
 from vtcli.errors import ConfigError
@@ -63,6 +63,8 @@ class ChartSize:
         among(("scatter", "line"), self, "kinds")
         among(canvas.COLOURS, self, "colours")
         among(LABELS, self, "label_sets")
+        if self.steps % self.ticks:
+            raise OutOfBounds("ticks", f"must divide steps={self.steps}, or labels are no values; got {self.ticks}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from vtcli.data.generators import zoom
 from vtcli.data.generators.item import ZOOM, Item, item_id, pick, shuffled, stream
 from vtcli.data.generators.rotflip import CORNERS
 from vtcli.data.teachers.scripted import Act, FlatCall, Percept, Teacher, View, grown, snapped_box, some
+from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 
@@ -25,8 +26,13 @@ _TAG, _PLATE = "Which way do the lines on the {} run?", "Which way do the lines 
 
 
 def generate(seed: int, item: int, split: str, size: zoom.ZoomSize, *, form: str = "answer") -> Item:
-    """The scene ``item`` of ``split``; it has no tool-supervised form."""
+    """The scene ``item`` of ``split``; it has no tool-supervised form.
+
+    Raises:
+        ConfigError: a size that leaves no place for the tag, or other marks than the four directions.
+    """
     del form
+    _require(size)
     rng = stream(seed, "search", split, item)
     marks = shuffled(rng, list(KEY))  # every plate another one: what is seen on a wrong plate is wrong
     plates = {
@@ -97,6 +103,17 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
     height, width = item.pixels.shape[:2]
     x1, y1, x2, y2 = (round(v) for v in grown(near, rng.uniform(0.1, 0.5, 4), width, height))
     return Percept(np.ascontiguousarray(item.pixels[y1:y2, x1:x2]), ((question, mark),))
+
+
+def _require(size: zoom.ZoomSize) -> None:
+    columns, rows = (side // size.lattice if size.lattice else 0 for side in (size.width, size.height))
+    if min(columns, rows) < 2 or columns * rows < 5 or size.tag[1] > size.lattice:
+        raise ConfigError(
+            f"search: lattice={size.lattice} has {columns} x {rows} cells in {size.width} x {size.height} px; expected "
+            f"2 x 3 at least, for four plates and a tag, and none smaller than a tag ({size.tag[1]} px)"
+        )
+    if set(size.hatchings) != set(KEY):
+        raise ConfigError(f"search: hatchings={list(size.hatchings)}; expected {', '.join(KEY)}, which name corners")
 
 
 def _crop(item: Item, rng: np.random.Generator, box: list[float], teacher: Teacher, view: View) -> FlatCall:

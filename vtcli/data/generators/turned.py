@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vtcli.config.bounds import shares
+from vtcli.config.bounds import OutOfBounds, shares, within
 from vtcli.data.generators import zoom
 from vtcli.data.generators.item import FLIP, ROTATE, ZOOM, Item, item_id, pick, stream
 from vtcli.data.generators.rotflip import CORNERS, TRANSFORMS, UNDO, moved
@@ -44,6 +44,13 @@ class TurnedSize:
 
     def __post_init__(self) -> None:
         shares(self, "augment")
+        if self.scene.width != self.scene.height:
+            raise OutOfBounds("scene", f"must be square, got {self.scene.width} x {self.scene.height}.")
+        if not self.scene.hatchings or set(self.scene.hatchings) - set(CORNERS):
+            raise OutOfBounds(
+                "scene", f"hatchings must be some of {', '.join(CORNERS)}, got {list(self.scene.hatchings)}."
+            )
+        within(self.scene.lattice, "scene.lattice", 1)
 
 
 def generate(seed: int, item: int, split: str, size: TurnedSize, *, form: str = "answer") -> Item:

@@ -37,6 +37,12 @@ PALE = 0.75
 """A tag's colour is mixed with grey, so that strokes and rims stay inside 0 to 255: cut off, they would leak."""
 
 
+MARGIN = 8
+"""Pixels between a tag and the scene's border, without a lattice."""
+
+TRIES = 5000
+"""Places that are tried for the tags of a scene."""
+
 DEPTH = 60
 """A hatching's amplitude, of 255."""
 
@@ -80,11 +86,14 @@ class ZoomSize:
 
     def __post_init__(self) -> None:
         at_least(1, self, "width", "height", "tags", "tag", "letter")
-        at_least(0, self, "frame", "vanish", "passes", "blotch", "lattice", "lighting")
+        at_least(0, self, "frame", "vanish", "passes", "blotch", "lighting")
         above(0, self, "period")
         shares(self, "framed")
         ordered(self, "tag", "letter")
         among(canvas.COLOURS, self, "colours")
+        for name, side in (("width", self.width), ("height", self.height)):
+            within(side, name, self.tag[1] if self.lattice else self.tag[1] + 2 * MARGIN + 1)
+        within(self.lattice, "lattice", 0, min(self.width, self.height))
         for value in self.named or (0,):
             within(value, "named", 1, min(2, self.tags))
         if self.hatchings:
@@ -153,22 +162,29 @@ def _tags(rng: np.random.Generator, size: ZoomSize) -> list[Tag]:
             f"hatchings={list(size.hatchings)}, letters={size.letters!r}"
         )
     boxes: list[Box] = []
-    tries, gap = 0, size.tag[1] // 3
-    while len(boxes) < size.tags:
-        tries += 1
+    gap = size.tag[1] // 3
+    for tries in range(1, TRIES + 1):
         gap = gap if tries % 50 else gap // 2
         width, height = (int(v) for v in rng.integers(size.tag[0], size.tag[1] + 1, 2))
         x, y = _place(rng, size, width, height)
         box = (x, y, x + width, y + height)
         if all(_apart(box, other, gap) for other in boxes):
             boxes.append(box)
+        if len(boxes) == size.tags:
+            break
+    else:
+        raise ConfigError(
+            f"zoom: {size.tags} tags of {size.tag[0]} to {size.tag[1]} px do not fit in {size.width} x {size.height} "
+            f"px with lattice={size.lattice}: lower tags or the side of a tag, or enlarge the scene"
+        )
     return [Tag(colour, mark, box) for colour, mark, box in zip(colours, marks, boxes, strict=True)]
 
 
 def _place(rng: np.random.Generator, size: ZoomSize, width: int, height: int) -> tuple[int, int]:
     """The upper left corner of a tag: anywhere, or in the middle of a cell of the lattice."""
     if not size.lattice:
-        return int(rng.integers(8, size.width - width - 8)), int(rng.integers(8, size.height - height - 8))
+        x = int(rng.integers(MARGIN, size.width - width - MARGIN))
+        return x, int(rng.integers(MARGIN, size.height - height - MARGIN))
     column, row = (int(v) for v in rng.integers(0, (size.width // size.lattice, size.height // size.lattice)))
     return in_cell(rng, size, (column, row), (width, height))
 
