@@ -20,9 +20,12 @@ from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.importers.problems import RowProblem
 from vtcli.data.importers.row_images import KeepImages
 from vtcli.data.importers.rows import generate, survey
+from vtcli.data.teachers.plans import plan
+from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.counts import counted
 from vtcli.envs.parts import Data, Task
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.calls import parse_answer
 from vtcli.schema import VideoRef
 
 PICTURE = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
@@ -49,6 +52,16 @@ def test_documents_are_turned_like_generated_pages(tmp_path: Path) -> None:
         assert np.array_equal(item.pixels, TRANSFORMS[item.truth["transform"]](PICTURE))
     tool = [generate(0, i, "train", path=path, name="doc", turn=True, form="tool") for i in range(50)]
     assert all(item.truth["transform"] != "none" and item.tool_answer == "1" for item in tool)
+
+
+def test_demonstrations_of_documents_are_right_as_nobody_knows_what_is_misread_there(tmp_path: Path) -> None:
+    path = parquet(tmp_path, [{**row, "answer": "Acme Ltd"} for row in rows(20)])
+    for number in range(20):
+        item = generate(0, number, "train", path=path, name="doc", turn=True)
+        for teacher in (Teacher(skill=0.0, direct=0.0), Teacher(direct=1.0)):
+            made = plan(item, np.random.default_rng(number), "answer", teacher, (1.0, 1.0))
+            assert parse_answer(made.turns[-1]) == "Acme Ltd" and made.right
+            assert len(made.turns) == 1 + (item.truth["transform"] != "none")
 
 
 def test_an_empty_list_of_boxes_says_that_there_is_nothing_to_search(tmp_path: Path) -> None:

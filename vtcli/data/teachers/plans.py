@@ -94,6 +94,8 @@ def _turn_page(item: Item, rng: np.random.Generator, teacher: Teacher, view: Vie
     transform = str(item.truth["transform"])
     undo = UNDO[transform]
     chosen = undo
+    if "corner" not in item.truth:  # a row of somebody else's: nothing says what a misread answer of it would be
+        teacher = replace(teacher, skill=1.0)
     if teacher.skill < 0:
         chosen = None
     elif rng.random() >= teacher.skill:

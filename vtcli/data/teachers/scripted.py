@@ -21,7 +21,7 @@ FlatCall = tuple[str, dict[str, Json]]  # name, arguments in pixels of the view
 class Teacher:
     """Quality of the scripted teacher. Every value is a probability or a share."""
 
-    skill: float = 0.5  # a call's arguments are right
+    skill: float = 0.5  # a call's arguments are right; turned rows of others are always turned rightly
     direct: float = 0.2  # no tool at all
     index_skill: float = 0.75  # tool-supervised form: the answer names the image that the calls were made for
     guess: Literal["seen", "chance"] = "seen"  # after a wrong call: answers what is seen there, or any valid answer
