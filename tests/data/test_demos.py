@@ -14,11 +14,11 @@ from fakes import native_card
 from qwen_views import sizing
 from sizes import default_size
 
-from vtcli.data.generators import count, read_value, rotflip, zoom
+from vtcli.data.generators import chart, count, read_value, rotflip, zoom
 from vtcli.data.generators.item import Item, stream
 from vtcli.data.generators.rotflip import UNDO
 from vtcli.data.teachers.plans import perceive, plan
-from vtcli.data.teachers.scripted import Script, Teacher
+from vtcli.data.teachers.scripted import Script, Teacher, snapped_box
 from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer, parse_calls
@@ -108,6 +108,26 @@ def test_wrong_turns_are_wrong_and_spread_over_the_other_transforms() -> None:
         seen.add(json.dumps(call.arguments))
         assert parse_answer(last) in rotflip.CORNERS
     assert len(seen) == 5
+
+
+def test_the_answer_to_a_wrong_line_is_the_value_nearest_to_where_it_is_drawn() -> None:
+    """On a grid of 7 px, with a step of the axis every 7 to 10 px."""
+    size = read_value.ReadValueSize(chart=chart.ChartSize(steps=10, ticks=5))
+    for number in range(60):
+        item = read_value.generate(0, number, "demo-train", size)
+        teacher, rng = Teacher(skill=0.0, direct=0.0, grid=7), stream(0, "read_value", "demo-train", number, purpose=1)
+        drawn, last = plan(item, rng, "answer", teacher, (0.5, 0.5)).turns
+        (axis,), (x1, y1, x2, y2) = item.truth["axis"], item.truth["frame"]
+        place = 2 * (parse_calls(drawn)[0].arguments or {})[f"{axis}_position"]
+        share = (place - x1) / (x2 - x1) if axis == "x" else (y2 - place) / (y2 - y1)
+        low, high = item.truth["range"][axis]
+        assert abs(float(parse_answer(last) or "nan") - (low + share * (high - low))) <= item.truth["step"][axis] / 2
+
+
+def test_boxes_on_a_grid_that_does_not_divide_the_picture_stay_in_it() -> None:
+    picture = np.zeros((700, 690, 3), np.uint8)
+    assert snapped_box((400, 1, 689.5, 690), (1.0, 1.0), 42, picture) == [378, 0, 690, 700]
+    assert snapped_box((400, 1, 600, 690), (0.5, 0.5), 7, picture) == [196, 0, 301, 350]
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -95,7 +95,7 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
     if rng.random() < 0.6:
         scale = view(item.pixels)
         places = [(f"the {label}", box), (f"the {corner} plate", plate["box"])]
-        turns = [(f"Where is {what}?", str(snapped_box(where, scale, grid))) for what, where in places]
+        turns = [(f"Where is {what}?", str(snapped_box(where, scale, grid, item.pixels))) for what, where in places]
         return Percept(item.pixels, some(rng, turns))
     near, question, mark = (box, _TAG.format(label), item.truth["tag"]["mark"])
     if rng.random() < 0.5:
@@ -119,7 +119,7 @@ def _require(size: zoom.ZoomSize) -> None:
 def _crop(item: Item, rng: np.random.Generator, box: list[float], teacher: Teacher, view: View) -> FlatCall:
     height, width = item.pixels.shape[:2]
     crop = grown(box, rng.uniform(*teacher.margin, 4), width, height)
-    return ZOOM, {"bbox_2d": snapped_box(crop, view, teacher.grid)}
+    return ZOOM, {"bbox_2d": snapped_box(crop, view, teacher.grid, item.pixels)}
 
 
 def _elsewhere(item: Item, rng: np.random.Generator, box: list[float]) -> list[float]:

@@ -124,7 +124,7 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
     found = bool(rng.random() < teacher.skill)
     where = box if found else _elsewhere(item, rng, box)
     crop = grown(where, rng.uniform(*teacher.margin, 4), side, side)
-    calls.append((ZOOM, {"bbox_2d": snapped_box(crop, view, teacher.grid)}))
+    calls.append((ZOOM, {"bbox_2d": snapped_box(crop, view, teacher.grid, item.pixels)}))
     seen = mark if centre_inside(box, crop) else pick(rng, CORNERS)
     return Act(calls, item.answer if given else seen, found and chosen == undo)
 
@@ -134,7 +134,7 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
     label, box = item.truth["label"], item.truth["boxes"][0]["box"]
     if rng.random() < 0.6:
         lies = ("How does the scene lie?", _LIES[str(item.truth["transform"])])
-        where = (f"Where is the {label}?", str(snapped_box(box, view(item.pixels), grid)))
+        where = (f"Where is the {label}?", str(snapped_box(box, view(item.pixels), grid, item.pixels)))
         given = [(item.question, item.answer)] if item.truth.get("difficulty") == "given" else []
         return Percept(item.pixels, some(rng, [lies, where, *given]))
     side = item.pixels.shape[0]

@@ -167,7 +167,7 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
             crop = grown(box, rng.uniform(*teacher.margin, 4), width, height)
             if good or teacher.guess == "seen":
                 mark = next((t["mark"] for t in tags.values() if centre_inside(t["box"], crop)), mark)
-            arguments: dict[str, Json] = {"bbox_2d": snapped_box(crop, view, teacher.grid)}
+            arguments: dict[str, Json] = {"bbox_2d": snapped_box(crop, view, teacher.grid, item.pixels)}
             calls.append((ZOOM, arguments | ({"image_index": 0} if calls else {})))
         marks.append(tags[asked["label"]]["mark"] if framed else mark)
     return Act(calls, ", ".join(marks), right)
@@ -196,7 +196,9 @@ def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View],
     framed = item.truth.get("framed")
     if rng.random() < (0.4 if framed is None else 0.5 if framed else 0.25):
         scale = view(item.pixels)
-        turns = [(f"Where is the {tag['label']}?", str(snapped_box(tag["box"], scale, grid))) for tag in tags]
+        turns = [
+            (f"Where is the {tag['label']}?", str(snapped_box(tag["box"], scale, grid, item.pixels))) for tag in tags
+        ]
         turns += [(item.truth["ask"].format(tag["label"]), tag["mark"]) for tag in tags if framed]
         return Percept(item.pixels, some(rng, turns))
     height, width = item.pixels.shape[:2]
@@ -217,7 +219,7 @@ def _read(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
         place = primitive[axis]
         if teacher.skill < 0 or rng.random() >= teacher.skill:
             right = False
-            place = _off(rng, item, axis, place)
+            place = _drawn(axis, _off(rng, item, axis, place), view, teacher.grid)
         seen = place if (teacher.skill >= 0 and teacher.guess == "seen") or right else _off(rng, item, axis, None)
         values.append(number(_value_at(item, axis, seen)))
         if teacher.skill >= 0:
@@ -253,6 +255,12 @@ def _wrong_marks(rng: np.random.Generator, item: Item, marks: list[tuple[float, 
         return [marks[i] for i in sorted(rng.permutation(len(marks))[: int(rng.integers(len(marks)))])]
     others = [tuple(p["pixel"]) for p in item.truth["points"] if tuple(p["pixel"]) not in marks]
     return [*marks, pick(rng, others)]
+
+
+def _drawn(axis: str, place: float, view: View, grid: int) -> float:
+    """The pixel at which a line is drawn whose place is named on the view's grid."""
+    scale = view["xy".index(axis)]
+    return grid * round(place * scale / grid) / scale
 
 
 def _line(axis: str, place: float, view: View, grid: int) -> FlatCall:

@@ -105,12 +105,16 @@ def centre_inside(box: Sequence[float], crop: Sequence[float]) -> bool:
     return crop[0] < x < crop[2] and crop[1] < y < crop[3]
 
 
-def snapped_box(box: Sequence[float], view: View, grid: int) -> list[int]:
-    """x1, y1, x2, y2 of the full image on the view's grid; a grid coarser than pixels moves the edges outwards."""
+def snapped_box(box: Sequence[float], view: View, grid: int, pixels: Pixels) -> list[int]:
+    """x1, y1, x2, y2 of the full image ``pixels`` on the view's grid; a grid coarser than pixels moves the edges
+    outwards, at most to the view's border."""
     places = [v * view[i % 2] / grid for i, v in enumerate(box)]
     if grid == 1:
         return [round(place) for place in places]
-    return [grid * (math.floor(place) if i < 2 else math.ceil(place)) for i, place in enumerate(places)]
+    height, width = pixels.shape[:2]
+    ends = round(width * view[0]), round(height * view[1])
+    snapped = [grid * (math.floor(place) if i < 2 else math.ceil(place)) for i, place in enumerate(places)]
+    return [min(place, ends[i % 2]) for i, place in enumerate(snapped)]
 
 
 def some(rng: np.random.Generator, turns: list[tuple[str, str]], most: int = 4) -> tuple[tuple[str, str], ...]:
