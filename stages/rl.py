@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vtcli import judging
 from vtcli.algo.advantages import group_mean, refuse_single
-from vtcli.algo.curriculum import locate, round_indices
+from vtcli.algo.curriculum import locate, require_phases, round_indices
 from vtcli.algo.losses import LossConfig, refuse_wide_clip
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
-from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop
+from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop, refuse_equal_singles
 from vtcli.benchmarks.benchmark import Benchmark, own_rules
 from vtcli.benchmarks.results import ORACLE
 from vtcli.config.binding import bind
@@ -139,10 +139,9 @@ class Config:
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        if not self.phases:
-            raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
+        require_phases([phase.name for phase in self.phases])
         at_least(1, self, "updates_per_step", "checkpoint_keep")
-        checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
+        checkpoint_interval(self.checkpoint_every, self.checkpoint_best, self.checkpoint_best_mode)
         forms = [phase.form for phase in self.phases]
         self.validate.require(forms, self.checkpoint_every, self.checkpoint_best, self.benchmark)
         require_keep_images(self.keep_images)
@@ -150,6 +149,7 @@ class Config:
         within(self.group_size, "group_size", 1, MAX_GROUP)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
         refuse_single(self.advantage, self.group_size)
+        refuse_equal_singles(self.select, self.group_size)
         refuse_early_stop(self.select, self.fill)
         refuse_wide_clip(self.loss)
         shares(self, "max_broken", "max_unjudged")
@@ -459,7 +459,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
         backend=config.backend,
         total_steps=steps * config.updates_per_step,
         temperature=config.temperature,
-        reference=load_model(family, dtype) if config.reference else None,
+        reference=load_model(family, dtype) if config.reference and config.loss.kl_coef > 0 else None,
     )
     barrier()  # the first rank has made the work folder
     if config.backend.sleep:

@@ -80,7 +80,7 @@ class Config:
         if self.architecture is not None:
             self.built()
         at_least(1, self, "rows_per_step", "checkpoint_keep", "rows", "max_tokens")
-        checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
+        checkpoint_interval(self.checkpoint_every, self.checkpoint_best, self.checkpoint_best_mode)
         above(0, self, "epochs")
 
     def built(self) -> tuple[type[Family], Any]:
@@ -279,7 +279,13 @@ class Schedule:
         alone = [i for i in used if ids[i].endswith(f"-{first.kind}")] if first.epochs else []
         if first.epochs and not alone:
             raise ConfigError(f"sft.first.kind={first.kind!r}: no row's id in {config.data} ends with -{first.kind}")
-        return cls(used, alone, round(first.epochs * len(alone) / first.rows_per_step), config)
+        if config.rows_per_step > len(used) and first_rank():
+            sys.stderr.write(
+                f"sft: sft.rows_per_step={config.rows_per_step} of {len(used)} rows: each step learns rows several "
+                f"times. Lower it to {len(used)} at most\n"
+            )
+        steps = max(1, round(first.epochs * len(alone) / first.rows_per_step)) if alone else 0
+        return cls(used, alone, steps, config)
 
     @property
     def rows(self) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from vtcli.algo import advantages
 from vtcli.algo.advantages import turn_level
-from vtcli.algo.curriculum import batch_indices, locate, round_indices
+from vtcli.algo.curriculum import batch_indices, locate, require_phases, round_indices
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.monitor import credit_spread, describe
 from vtcli.algo.pack import imitation_row
@@ -97,6 +97,14 @@ def test_turn_level_without_turns_or_without_differences() -> None:
     same = Group(make_sample(), (by_turns(1, 0.0, 0.0), by_turns(0, 0.0, 0.0)))
     assert turn_level([same], std=False) == [[(0.5, 0.5), (-0.5, -0.5)]]  # no failed call in the batch: no signal
     assert turn_level([], std=False) == []
+
+
+def test_a_reward_of_ones_own_gives_one_value_a_turn() -> None:
+    member = by_turns(1, 0.0, 0.0, 0.0)
+    assert member.verdict is not None
+    short = replace(member, verdict=replace(member.verdict, per_turn=(0.0, 0.0)))
+    with pytest.raises(ConfigError, match=r"per_turn of 2 values for .*, which has 3 turns of the policy"):
+        turn_level([Group(make_sample(), (short, by_turns(0)))])
 
 
 def row(tokens: int, name: str = "r", length: int | None = None) -> TrainRow:
@@ -248,6 +256,22 @@ def test_an_empty_mask_is_refused() -> None:
     with pytest.raises(InputError, match="empty training mask"):
         imitation_row("x", [((1, 2), False)], [])
     assert imitation_row("x", [((1, 2), False), ((3,), True)], []).mask == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], "is empty"),
+        (["tool", "answer", "tool"], "'tool' is given twice"),
+        (["../x"], "'../x' is no name"),
+        (["a/b"], "'a/b' is no name"),
+        ([""], "'' is no name"),
+    ],
+)
+def test_each_phase_keeps_its_model_under_its_own_name(names: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^rl.phases.*{said}"):
+        require_phases(names)
+    require_phases(["tools", "answers_b"])
 
 
 def test_curriculum() -> None:

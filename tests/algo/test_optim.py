@@ -22,6 +22,11 @@ def test_a_share_follows_the_number_of_rows(steps: int, warmup: int) -> None:
     assert learning_rate(share, warmup - 1, steps) == 1.0 > learning_rate(share, warmup - 2, steps)
 
 
+def test_a_share_that_gives_whole_steps_is_not_rounded_up() -> None:
+    """0.07 of 100 is 7.000000000000001 in floats."""
+    assert learning_rate(Optim(lr=1.0, warmup_steps=0.07), 6, 100) == 1.0
+
+
 def test_a_share_of_the_schedule_that_follows_by_hand() -> None:
     """4 steps, half of them warm-up: 1/2, 1, then linearly from 1 down: 1, 1/2."""
     optim = Optim(lr=1.0, schedule="linear", warmup_steps=0.5)

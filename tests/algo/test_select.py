@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.monitor import why_no_update
-from vtcli.algo.select import StepFill, chosen, correct_with_negative_credit, filter_and_rank
+from vtcli.algo.select import StepFill, chosen, correct_with_negative_credit, filter_and_rank, refuse_equal_singles
 from vtcli.errors import ConfigError
 from vtcli.schema import Group, Stop
 from vtcli.store.images import ImageStore
@@ -110,3 +111,11 @@ def test_why_nothing_was_learnt_counts_every_rollout_once() -> None:
         [group(0, 0)], [[(0.0,)] * 2]
     )
     assert why_no_update([], []) == "0 rollouts: none. They ended with: nothing."
+
+
+def test_groups_of_one_are_never_equal_groups_that_are_dropped() -> None:
+    drops = partial(filter_and_rank, drop_equal=True)
+    with pytest.raises(ConfigError, match=r"rl.select.drop_equal=true drops every group of rl.group_size=1"):
+        refuse_equal_singles(drops, 1)
+    refuse_equal_singles(drops, 2)
+    refuse_equal_singles(filter_and_rank, 1)

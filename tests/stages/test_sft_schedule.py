@@ -42,6 +42,10 @@ def test_without_a_first_part_all_rows_are_mixed_from_the_start() -> None:
     assert schedule.steps == 4 and len({i for step in (0, 1) for i in schedule.batch(step)}) == 6
 
 
+def test_few_rows_of_the_first_kind_take_one_step() -> None:
+    assert Schedule.of(ids("pptt"), config(epochs=1, rows_per_step=32)).alone_steps == 1
+
+
 def test_a_kind_that_no_row_has_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no row's id in d ends with -perceive"):
         Schedule.of(ids("ttt"), config(epochs=1))

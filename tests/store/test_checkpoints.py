@@ -12,7 +12,8 @@ import pytest
 from vtcli.errors import ConfigError, InputError
 from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.track import NullTracker
-from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store import disk
+from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
 
 
 def write(text: str):
@@ -89,6 +90,25 @@ def test_logs_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     assert json.loads(logs[0].read_text()) == {"step": 0, "phase": "tools", "loss": 1.0}
     assert logs[1].read_text() == ""
     assert logs[2].read_text() == '{"a": 1}\n'
+
+
+def test_what_a_checkpoint_counts_of_a_log_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is shorter after a power failure would refuse the checkpoint for good."""
+    log, kept = tmp_path / "metrics.jsonl", list[Path]()
+    fsync = disk.fsync_file
+    monkeypatch.setattr(disk, "fsync_file", lambda path: (kept.append(path), fsync(path)))
+    points = Checkpoints(tmp_path / "c", [log, tmp_path / "validation.jsonl"])  # the second is not there yet
+    log_step(NullTracker(), log, {"loss": 1.0}, 1, "sft")
+    points.save(1, write("1"))
+    assert log in kept
+
+
+@pytest.mark.parametrize("best", ["loss", "validation_nll", "validation/benchmark.x.loss"])
+def test_the_greatest_of_a_loss_is_not_the_best(best: str) -> None:
+    with pytest.raises(ConfigError, match=f"checkpoint_best={best} .*Set checkpoint_best_mode=min"):
+        checkpoint_interval(10, best, "max")
+    checkpoint_interval(10, best, "min")
+    checkpoint_interval(10, "validation/accuracy", "max")
 
 
 def test_without_a_checkpoint_logs_begin_anew(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from vtcli.config.bounds import OutOfBounds
+from vtcli.errors import ConfigError
 from vtcli.protocols import Advantage
 from vtcli.schema import Credit, Group, Scored, Stop
 
@@ -53,6 +54,11 @@ def turn_level(
         for i, (member, credit) in enumerate(zip(group.members, values, strict=True)):
             early = _early_turns(member)
             if credit is not None and early:
+                if len(early) + 1 != len(credit):
+                    raise ConfigError(
+                        f"the reward gave per_turn of {len(early) + 1} values for {member.trajectory.id}, which has "
+                        f"{len(credit)} turns of the policy; expected one for each"
+                    )
                 own = [weight * (turn - mean) / divisor for turn in early]
                 values[i] = tuple(a + b for a, b in zip(credit, [*own, 0.0], strict=True))
     return out

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from vtcli.errors import ConfigError
+
+
+def require_phases(names: Sequence[str]) -> None:
+    """Raises ``ConfigError`` for a curriculum without a phase, and for phases whose models would share a folder."""
+    if not names:
+        raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
+    for name in names:
+        if not re.fullmatch(r"\w[\w.-]*", name) or names.count(name) > 1:
+            raise ConfigError(
+                f"rl.phases: the name {name!r} {'is given twice' if names.count(name) > 1 else 'is no name'}: each "
+                "phase keeps its model under its own name, of letters, digits and _ . -"
+            )
 
 
 def locate(lengths: Sequence[int], step: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ class Surrogate(Protocol):
     """Plug point: the surrogate loss of tokens, without importance weights and KL term.
 
     Gets the learner's log-probabilities, those of the ratio's denominator, and the advantages, (N,) each. Returns the
-    loss of each token, and 1 for each token whose gradient was cut, (N,) each.
+    loss of each token, and 1 for each token outside of the clip range, (N,) each. The dual clip's are not counted.
     """
 
     def __call__(

@@ -107,7 +107,7 @@ def learning_rate(optim: Optim, step: int, total_steps: int) -> float:
 
     A warm-up of 0.05 of 797 steps takes 40: the first has 1/40 of the rate, the 40th all of it.
     """
-    warmup = optim.warmup_steps if optim.warmup_steps >= 1 else math.ceil(optim.warmup_steps * total_steps)
+    warmup = optim.warmup_steps if optim.warmup_steps >= 1 else math.ceil(round(optim.warmup_steps * total_steps, 9))
     if step < warmup:
         return optim.lr * (step + 1) / warmup
     if optim.schedule == "constant" or total_steps <= warmup:

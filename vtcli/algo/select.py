@@ -79,6 +79,15 @@ def refuse_early_stop(select: Select, fill: StepFill) -> None:
         )
 
 
+def refuse_equal_singles(select: Select, group_size: int) -> None:
+    """Raises ``ConfigError`` for groups of one where groups of equal rewards are dropped: that would be all."""
+    bound = select if isinstance(select, functools.partial) else functools.partial(select)
+    if group_size == 1 and bound.func is filter_and_rank and bound.keywords.get("drop_equal"):
+        raise ConfigError(
+            "rl.select.drop_equal=true drops every group of rl.group_size=1: give groups of 2, or drop_equal=false"
+        )
+
+
 def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int | None]]:
     """Assign each trajectory with credit to one of ``count`` mini-batches; None for the others. Parts are contiguous in
     the order of the groups, and their sizes differ by at most one.

@@ -99,7 +99,9 @@ class Checkpoints:
             self.draft.mkdir(parents=True)
 
     def sizes(self) -> dict[str, int]:
-        """The present size of each log."""
+        """The present size of each log. What it counts is durable: a checkpoint cannot go on with a shorter log."""
+        for log in filter(Path.exists, self.logs):
+            disk.fsync_file(log)
         return {log.name: log.stat().st_size for log in self.logs if log.exists()}
 
     def finish(self, steps: int, value: float | None, sizes: Mapping[str, int]) -> None:
@@ -120,13 +122,18 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def checkpoint_interval(every: int | str, best: str | None) -> Interval:
+def checkpoint_interval(every: int | str, best: str | None, mode: Literal["max", "min"] = "max") -> Interval:
     """``Interval.read``. The best checkpoint is one of those that were written, so their steps must not depend on the
     speed of a machine.
 
     Raises:
-        ConfigError: a time, and a metric by which the best is chosen.
+        ConfigError: a time, and a metric by which the best is chosen, or the greatest of a loss.
     """
+    if best is not None and mode == "max" and best.rpartition("/")[2].endswith(("loss", "nll")):
+        raise ConfigError(
+            f"checkpoint_best={best} with checkpoint_best_mode=max keeps the worst: the least of it is best. Set "
+            "checkpoint_best_mode=min"
+        )
     interval = Interval.read(every)
     if interval.steps is None and best is not None:
         raise ConfigError(

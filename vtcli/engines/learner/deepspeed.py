@@ -118,6 +118,11 @@ class DeepSpeedLearner:
         self.sharded = backend.zero_stage == 3
         if self.rank == 0 and not family.packs:
             sys.stderr.write(f"learner: {ONE_BY_ONE}\n")
+        if self.rank == 0 and optim.warmup_steps > total_steps:
+            sys.stderr.write(
+                f"learner: optim.warmup_steps={optim.warmup_steps:g} of {total_steps} steps: the rate ends at "
+                f"{total_steps / optim.warmup_steps:.2g} of optim.lr={optim.lr:g}. A share, as 0.05, fits any length\n"
+            )
         trained = prepare(model, family, optim, backend)
         self.module = TokenLogprobs(trained, family, view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), family, view, temperature) if reference is not None else None
