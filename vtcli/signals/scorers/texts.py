@@ -19,14 +19,46 @@ _NUMBER_WORDS = {
     **{"six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10", "none": "0"},
 }
 _MARKS = ';/[]"{}()=+\\_-><@`!'
-_WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
+_COMBINING = "".join(chr(k) for k in range(0x300, 0xFE00) if unicodedata.category(chr(k)) in ("Mn", "Mc"))
+_WORD = re.compile(
+    r"(?<!\w)[^\W\d_]{1,2}-(?=\s*(?:$|[.,;:)\]\"'*]))"  # A-, Cl-
+    r"|(?:(?<![\w-])-(?=[\d√∞]|[^\W\d_](?!\w)))?"  # the sign of a number or of one letter, not a hyphen
+    rf"(?:(?<!\w)\d+(?:\.\d+)*(?!\w)|[^\W_]+(?:[{_COMBINING}]+[^\W_]*)*|[√∞])"
+    r"|(?<![\w-])-(?=\\[a-z])"  # -\frac
+    r"|(?<=[\w)\]}%+])\+|(?<=[\w)\]}%] )\+(?!\d)"  # A+, a + b; not +5
+    r"|\^(?=\s?[{(]?-?\d)"
+    r"|(?<![-=<>])[<>](?=\s?-?\$?\d)|(?:(?<=[\w)])|(?<=[\w)] ))[<>](?=\s?\w)"  # no arrow, no <tag>
+    r"|(?<=[^\W\d_])[#♭](?!\w)"  # C#, B♭
+    r"|[±∓≤≥≠∥⊥∪∩∈∉⊂⊃∧∨]"
+)
+_SAME = (
+    (re.compile(r"(?<=\d)(?=[²³¹⁰-⁻])"), "^"),  # 5² is not 52; m² may be m2
+    (re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])"), " "),  # 1½ is not 11/2
+)
+_SIGNS = (
+    (re.compile(r"−|(?<!\d)(?<!\d\s)–(?=[.\d$€£¥])"), "-"),  # 3–5 is a range
+    (re.compile(r"(?<=-)[$€£¥](?=[.\d])"), ""),
+    (re.compile(r"(?<![\w.])\.(?=\d)"), "0."),
+    (re.compile(r"<=|[⩽≦]"), "≤"),
+    (re.compile(r">=|[⩾≧]"), "≥"),
+    (re.compile(r"\+/-(?=\s?\d)"), "±"),
+    (re.compile("⟂"), "⊥"),
+    (re.compile("♯"), "#"),
+)
 
 
 def normalise(text: str) -> str:
-    """Casefolded words without punctuation and articles, except a number's sign and points: ``The Sum: -2.5!`` is
-    ``sum -2.5``. An ``a`` that ends the text or stands before a single letter is a letter, not an article. A text of
-    nothing else stays as it is."""
-    text = unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
+    """Casefolded words without punctuation and articles: ``The Sum: -2.5!`` is ``sum -2.5``.
+
+    Signs with a meaning stay: a minus before a number, powers of numbers, comparisons, ``±``, vowel signs. So do those
+    of ``A+``, ``A-``, ``a + b`` and ``C#``. ``.5`` is ``0.5``. Hyphens go, and the plus of ``+5``.
+    An ``a`` that ends the text or stands before a single letter is a letter, not an article. A text of nothing else
+    stays as it is."""
+    for pattern, sign in _SAME:
+        text = pattern.sub(sign, text)
+    text = unicodedata.normalize("NFKC", text).casefold()
+    for pattern, sign in _SIGNS:
+        text = pattern.sub(sign, text)
     words = _WORD.findall(text)
     followers = [*words, ""][1:]
     kept = [
