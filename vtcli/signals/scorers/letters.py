@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from vtcli.schema import Sample
 from vtcli.signals.scorers.grade import NOTHING, Grade
+from vtcli.signals.scorers.numerals import fraction, without_thousands
 from vtcli.signals.scorers.texts import boxed, same_words
 
 MAX_OPTIONS = 26
@@ -34,6 +35,15 @@ _DENIED = (
     r"(?:[ \t]+(?!(?:[A-{last}]|because|since|as|and|but|while|others?|rest)\b)[^\s.!?,;]+){{0,4}}?\s+(?i:is|are)\s+"
     r"(?i:wrong|incorrect|false|not (?:right|correct|true|it|the answer))\b"
 )
+_LEFT_OPEN = (  # "A or B"; "A, B or C" and "A and B" at the end of a clause, so not "A and B shows"
+    r"(?<![A-Za-z0-9_'.-])[(\[]?[A-{last}][)\]]?\s*(?:,?\s*\bor\b(?:\s+(?:maybe|perhaps|possibly|option))*|/|\u6216)\s*"
+    r"[(\[]?[A-{last}](?![A-Za-z0-9_'-])[)\]]?"
+    r"|(?<![A-Za-z0-9_'.-])[(\[]?[A-{last}][)\]]?(?:\s*,\s*[(\[]?[A-{last}][)\]]?)*\s*,?\s*(?:\bor\b|\band\b|&|\u548c)"
+    r"\s*[(\[]?[A-{last}][)\]]?(?=\s*(?:$|[.,;:!?)\]*\"'\n\u3002]))"
+)
+_MARK = 0xE000  # of option 0 in a reply: a character of private use, and no digit
+_TYPED = {0x2212: 0x2D} | {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}  # full width
+_NUMBER = re.compile(r"\d+(?:\.\d+)?|(?<!\w)\.\d+")
 _STOP = r"(?:[)\].:]+(?=\s|$)|\s+[-\u2013\u2014]\s)"
 _NO_ARTICLE = (
     r"(?!(?:(?<=^)|(?<=[.!?:] )|(?<=\n))A +(?!is\b|or\b|and\b)[a-z])"  # "A dog": no letter, "I see A and B": two
@@ -78,11 +88,14 @@ def read(text: str, options: Sequence[str]) -> int | None:
     """Index of the option that a reply chooses; None if it names none, or several without deciding.
 
     In this order: the last ``\\boxed{}``; a letter alone; an option's text alone; the last "answer is B" or "I choose
-    B"; a letter that ends the reply after "so" or "is"; a letter with a stop that begins the last or first
-    line; the only letter in brackets; the only letter that stands alone; the only option whose text is in the reply.
+    B"; a letter that ends the reply after "so" or "is"; a letter with a stop that begins the last or first line; a
+    letter alone on one of them; the only letter in brackets; the only letter that stands alone; the only option whose
+    text is in the reply.
     """
     found = boxed(text)
-    text = _MARKUP.sub("", found if found is not None else text).strip()
+    text, *options = (
+        _MARKUP.sub("", part.translate(_TYPED)).strip() for part in (text if found is None else found, *options)
+    )
     last = letter(min(len(options), MAX_OPTIONS) - 1)
     text = _without_denials(text, last, options)
     alone = re.fullmatch(rf"{_SAYS}{_OPEN}([A-{last}]){_CLOSE}", text, re.IGNORECASE)
@@ -100,6 +113,11 @@ def read(text: str, options: Sequence[str]) -> int | None:
     for line in (*lines[-1:], *lines[:1]):
         if begins := re.match(rf"(?:(?i:option|choice)\s*)?[(\[]?([A-{last}]){_STOP}", line):
             return _index(begins[1])
+    single = {
+        each[1] for line in (*lines[:1], *lines[-1:]) if (each := re.fullmatch(f"{_OPEN}([A-{last}]){_CLOSE}", line))
+    }
+    if len(single) == 1:
+        return _index(single.pop())
     for pattern in (r"[(\[]([A-Za-z])[)\]]", rf"{_NO_ARTICLE}(?<![\w'.-])([A-{last}])(?![\w'-])"):
         letters = {x.upper() for x in re.findall(pattern, text)} & {letter(k) for k in range(len(options))}
         if len(letters) == 1:
@@ -110,14 +128,15 @@ def read(text: str, options: Sequence[str]) -> int | None:
 
 
 def _without_denials(text: str, last: str, options: Sequence[str]) -> str:
-    """The reply without the letters that it rules out: "not B", "A. red is wrong". Words of an option stay."""
+    """The reply without the letters that it rules out or leaves open: "not B", "A. red is wrong", "A or B". Words of an
+    option stay."""
 
     def kept(match: re.Match[str]) -> str:
         said = " ".join(re.sub(r"^[(\[]?[A-Z][)\].:]+\s*", "", match.group()).casefold().split())
         own = any(said in " ".join(option.casefold().split()) for option in options)
         return match.group() if own else " "
 
-    return re.sub(_DENIED.format(last=last), kept, text).strip()
+    return re.sub(f"{_DENIED}|{_LEFT_OPEN}".format(last=last), kept, text).strip()
 
 
 def _index(found: str) -> int:
@@ -125,12 +144,21 @@ def _index(found: str) -> int:
 
 
 def _only_named(text: str, options: Sequence[str]) -> int | None:
-    """The only option whose text is in the reply. An option within a longer one that is there does not count."""
-    flat = " ".join(text.casefold().split())
-    texts = [" ".join(option.casefold().split()).rstrip(".") for option in options]
+    """The only option whose text is in the reply, numbers by their value. An option within a longer one that is there
+    does not count, nor a number within another: 5 is not in ``-5``, ``1.5`` and ``5/6``."""
+
+    def plain(part: str) -> str:
+        return _NUMBER.sub(
+            lambda n: str(n[0] if (value := fraction(n[0])) is None else value),
+            without_thousands(" ".join(part.casefold().split())),
+        )
+
+    flat, *texts = (plain(part) for part in (text, *(option.strip().rstrip(".") for option in options)))
     for longest in sorted({t for t in texts if t}, key=len, reverse=True):
-        flat = re.sub(rf"(?<!\w){re.escape(longest)}(?!\w)", f"\0{texts.index(longest)}\0", flat)
-    named = {int(k) for k in re.findall(r"\0(\d+)\0", flat)}
+        before = "" if re.match(r"[^\W\d_]{2}", longest) else r"(?<![-\u2013\u2212\u221a±.])(?<!\d[,/:^])"
+        after = r"(?![.,/:^+\u2013-]\d)" if longest[-1].isdigit() else ""
+        flat = re.sub(rf"(?<!\w){before}{re.escape(longest)}(?!\w){after}", chr(_MARK + texts.index(longest)), flat)
+    named = {ord(char) - _MARK for char in flat} & set(range(len(options)))
     return named.pop() if len(named) == 1 and len(set(texts)) == len(texts) else None
 
 
