@@ -147,6 +147,49 @@ def test_normalisation_keeps_what_numbers_need():
     assert normalise("±") == "±" != normalise("%")
 
 
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        *[("A+", "A-"), ("A-", "A"), ("AB+", "AB−"), ("C#", "C"), ("C++", "C"), ("B♭", "B"), ("18+", "18")],
+        *[("≥5", "≤5"), (">5", "<5"), ("> 5", "5"), ("x < y", "x > y"), ("<= 5", ">= 5"), ("±5", "5"), ("√2", "2")],
+        *[(".5", "5"), ("−.5", ".5"), ("-$5", "$5"), ("–5", "5"), ("-5cm", "5cm"), ("-∞ here", "∞ here")],
+        *[("5²", "52"), ("1½", "11/2"), ("10⁻³", "10³"), ("x+1", "x-1"), ("y = -x", "y = x"), ("AB ⟂ CD", "AB ∥ CD")],
+        *[(r"-\frac{1}{2}", r"\frac{1}{2}"), ("दिल", "दाल")],
+    ],
+)
+def test_signs_that_change_a_meaning_stay(text, other):
+    assert normalise(text) != normalise(other)
+    assert score_and_correct(text, answer=other, truth={"rule": "exact"}) == (0.0, 0)
+    assert score_and_correct(text, answer=other, truth={"rule": "judge"})[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        *[
+            ("A red apple.", "red apple"),
+            ("5.", "5"),
+            ("50%", "50 %"),
+            ("$5", "5"),
+            ("x = 3", "x=3"),
+            ('"yes"', "Yes!"),
+        ],
+        *[
+            ("t-shirt", "t shirt"),
+            ("twenty-one", "twenty one"),
+            ("covid-19", "COVID 19"),
+            ("rock-n-roll", "rock n roll"),
+        ],
+        *[("red-", "red"), ("- red", "red"), ("> red", "red"), ("<red>", "red"), ("A → B", "A -> B"), ("#5", "5")],
+        *[("+5", "5"), ("growth +5%", "growth 5%"), (".5", "0.5"), ("–5", "-5"), ("-$5", "$-5"), (">= 5", "≥5")],
+        *[("3–5", "3-5"), ("1990 –2000", "1990–2000"), ("12/05/2020", "12-05-2020"), ("1,000", "1 000"), ("5️⃣", "5")],
+        *[("m²", "m2"), ("H₂O", "H2O"), ("5²", "5^2"), ("½", "1/2"), ("1½", "1 1/2"), ("café", "cafe\u0301")],
+    ],
+)
+def test_marks_that_change_no_meaning_do_not_count(text, other):
+    assert score_and_correct(text, answer=other, truth={"rule": "exact"}) == (1.0, 1)
+
+
 def test_the_letter_a_is_no_article():
     assert normalise("A, K") == "a k" != normalise("K")
     assert normalise("the a.") == normalise("A") == "a"
@@ -243,6 +286,21 @@ def test_the_truth_names_the_rule_whatever_the_task_is_called(truth, text, expec
 )  # fmt: skip
 def test_what_was_stored_without_a_rule_is_scored_by_what_its_truth_has(truth, rule):
     assert rules.rule_of(make_sample(task="mine", truth=truth)) == rule
+
+
+@pytest.mark.slow
+def test_a_hard_formula_holds_no_other_rollout():
+    async def turns_meanwhile():
+        trajectory = make_trajectory(make_sample(answer="x", truth={"rule": "formula"}), ["<answer>9^{9^{9}}</answer>"])
+        measuring, turns = asyncio.create_task(answer.measure(trajectory)), 0
+        while not measuring.done():
+            await asyncio.sleep(0.05)
+            turns += 1
+        return turns, (await measuring)["answer_correct"]
+
+    turns, correct = asyncio.run(turns_meanwhile())
+    assert turns > 10
+    assert correct == 0
 
 
 def test_a_rule_of_ones_own_is_found_by_its_name_and_an_unknown_one_is_refused():

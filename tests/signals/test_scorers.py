@@ -46,6 +46,14 @@ def asked(answer: str, **truth: Any) -> Sample:
         *("It's not A or C, it's B", "I don't think it's A; B", "The answer isn't A but B"),
         *("A. red is wrong. B is right.", "The answer is not A. B", "The correct answer is B, not A."),
         *("Final answer: B\nbecause A is wrong", "B because the other one is wrong", "answer: not A but B"),
+        *(
+            "B\n\nOption A is blue, so it does not match.",
+            "B\nA is too small.",
+            "A is too small.\nB",
+            "\uff22",
+            "\uff08\uff22\uff09",
+        ),
+        *("A or C? I think the answer is B.", "The answer is B.\nA and C are wrong", "The answer is B, A or C is not"),
         *("\u7b54\u6848\u662fB", "\u7b54\u6848\uff1aB\u3002", "\u9009B", "\u7b54\u6848\u662fB\u9009\u9879"),
     ],
 )
@@ -69,6 +77,8 @@ def test_the_ways_in_which_models_choose_an_option(reply: str) -> None:
         "purple",
         "Answer is not A",
         "A or C? It can't be A.",
+        *("The answer is B or C.", "The answer is (B) or C", "Answer: B and C", "I choose A, B, or C.", "(B) or (C)"),
+        *("Answer: B/C", "B or maybe C", "\u7b54\u6848\u662fB\u6216C", "A\nB\nC"),
     ],
 )
 def test_what_names_no_option_is_counted_and_not_guessed(reply: str) -> None:
@@ -339,12 +349,16 @@ def test_mmmu() -> None:
         *[("3/4", "We multiply both sides and get $\\frac{3}{4}$.", Grade(1.0, 1))],
         *[("4", "The answer is 3, so it is 4 less than 7", Grade(0.0, 0))],  # what is declared counts
         ("yes", "Yes.", Grade(1.0, 1)),
+        *[("12 inches", "12 Inches", Grade(1.0, 1)), ("t shirt", "t-shirt", Grade(1.0, 1)), ("5", "$5", Grade(1.0, 1))],
+        *[("45 degree angle", "a 45-degree angle", Grade(1.0, 1)), ("-5", "\u20135", Grade(1.0, 1))],
+        *[("1, 2", "[1, 2]", Grade(1.0, 1)), ("1/2", "\u00bd", Grade(1.0, 1)), ("x^{2}", "x\u00b2", Grade(1.0, 1))],
+        *[("0.5", ".5", Grade(1.0, 1)), ("5", ".5", Grade(0.0, 0)), ("50%", "50 %", Grade(1.0, 1))],
     ],
 )
 def test_a_plain_formula_is_read_without_a_process(
     answer: str, reply: str, grade: Grade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formulas, "TIMEOUT_S", 0.0)  # who asks math-verify is told: not the same
+    monkeypatch.setattr(formulas, "WALL_S", 0.0)  # who asks math-verify is told: not the same
     assert SCORERS["formula"](asked(answer), reply) == grade
 
 
@@ -355,6 +369,10 @@ def test_formulas_are_compared_and_never_hold_the_run() -> None:
     assert not formulas.same_formula("\\sqrt{7}", "\\sqrt{8}")
     assert not formulas.same_formula("9^{9^{9^{9}}}", "\\sqrt{8}")
     assert formulas.same_formula("\\frac{2}{4}", "\\frac{1}{2}")  # after a process that was killed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formulas, "WALL_S", 0.0)
+        assert not formulas.same_formula("2x + x", "3x")
+    assert formulas.same_formula("2x + x", "3x")  # a busy machine's time-out is not kept
     assert SCORERS["formula"](asked("x^2", choices=["x", "x^2"]), "\\boxed{x \\cdot x}").correct == 1
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from vtcli.protocols import Case, Judge
 from vtcli.schema import Json, Trajectory
-from vtcli.signals.rules import Rule, asks_judge, score
+from vtcli.signals.rules import Rule, asks_judge, scored
 from vtcli.signals.scorers.grade import references
 
 NAMES = ("answer", "answer_index", "answer_map", "answer_score", "answer_correct")
@@ -43,7 +43,7 @@ async def measure(
         found["answer_index"] = read_index(text or "")
         found["answer_map"] = read_map(text or "")
         return {"answer": text, **found}
-    found["answer_score"], found["answer_correct"] = score(sample, text, rules) if text is not None else (0.0, 0)
+    found["answer_score"], found["answer_correct"] = await scored(sample, text, rules) if text is not None else (0.0, 0)
     settled = found["answer_correct"] or not asks_judge(sample)
     if text is None or judge is None or settled or not judge.knows("answer", sample):
         return {"answer": text, **found}

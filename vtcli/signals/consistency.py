@@ -8,7 +8,7 @@ from typing import Any
 
 from vtcli.protocols import Case, Judge
 from vtcli.schema import Stop, Trajectory
-from vtcli.signals.rules import Rule, score
+from vtcli.signals.rules import Rule, scored
 
 NAMES = ("consistency",)
 
@@ -42,7 +42,7 @@ async def measure(
         },
         images=(),
         trajectory=trajectory,
-        right=bool(score(trajectory.sample, answer, rules)[1]),
+        right=bool((await scored(trajectory.sample, answer, rules))[1]),
     )
     ruling = await judge(case)
     value = None if ruling.score is None else int(ruling.score)

@@ -8,9 +8,11 @@ configuration adds it under its name: ``signals.answer.rules.NAME``.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,6 +28,8 @@ Score = tuple[float, int]
 """Score in [0, 1], and whether the answer is correct: 0 or 1."""
 
 Rule = Callable[[Sample, str], Score]
+
+_FORMULAS = ThreadPoolExecutor(1, "formulas")
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![A-Za-z_])")
 _THOUSANDS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
@@ -58,6 +62,13 @@ def score(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> S
             f"{', '.join(known)}. One of your own is added as +signals.answer.rules.{name}._target_=module.function"
         )
     return known[name](sample, text)
+
+
+async def scored(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> Score:
+    """``score``, which lets the event loop go on while math-verify compares a formula; one waits for another."""
+    if rule_of(sample) != "formula":
+        return score(sample, text, own)
+    return await asyncio.get_running_loop().run_in_executor(_FORMULAS, score, sample, text, own)
 
 
 def asks_judge(sample: Sample) -> bool:

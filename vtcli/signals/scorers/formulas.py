@@ -5,17 +5,20 @@ Formulas are compared by math-verify in a process of its own, because sympy may 
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import multiprocessing
 import re
-from collections.abc import Callable
+import signal
+import threading
+import unicodedata
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
-from multiprocessing.pool import Pool
+from multiprocessing.connection import Connection
 from typing import Any, cast
 
+from vtcli.errors import ConfigError
 from vtcli.schema import Sample
 from vtcli.signals.scorers import letters, numerals
 from vtcli.signals.scorers.grade import NOTHING, Grade, references
@@ -23,8 +26,8 @@ from vtcli.signals.scorers.lists import items
 from vtcli.signals.scorers.texts import boxed, same_words
 
 MAX_CHARS = 500
-TIMEOUT_S = 5.0
-START_S = 60.0
+CPU_S = 5.0
+WALL_S = 60.0  # of a busy machine, for CPU_S or for the start of the process
 SENTENCE_WORDS = 4  # words of three letters and more that make a reply a sentence
 DYNAMATH_ERROR = 0.001
 
@@ -35,35 +38,71 @@ _CONCLUDES = re.compile(
     r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s*(?=[-+\d\\$(\[]|[a-zA-Z]\s*=)", re.IGNORECASE
 )
 _TAIL = re.compile(r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n|,?\s+(?:because|since|so|which|where)\b")
-_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}\b")
+_PROSE = re.compile(
+    r"(?<![\\A-Za-z])(?!(?:arc)?(?:sin|cos|tan)\b|(?:cot|sec|csc|log|exp|sqrt)\b)[A-Za-z]{3,}\b", re.IGNORECASE
+)
 _MARKS = re.compile(r"\\(?:left|right|displaystyle|[,;!()\[\] ])|\$|\*\*|\^\s*(?:\\circ|\{\s*\\circ\s*\})|[\s\u00b0]+")
 _WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
 _FRACTION = re.compile(r"([-+]?)(?:\\[dt]?frac\{(-?[\d.]+)\}\{([\d.]+)\}|\\[dt]?frac(\d)(\d)|(\d[\d.]*)/(\d[\d.]*))")
 _VARIABLE = re.compile(r"[A-Za-z]=")
+_MIXED = re.compile(r"(?<=\d)\s+(?=\d+\s*/\s*\d)")
+_UNWRITTEN = re.compile(r"([⁰¹²³⁴-⁻]+)|([¼-¾⅐-⅞])|[−–]")
+_SILENT = re.compile(r"[^\W⁰¹²³⁴-⁻]|[.,;:?'\"‘’“”%*=≈~∠△€£¥]|(?<=[A-Za-z]{2})!")
+_HYPHEN = re.compile(r"(?<=[^\W_])-(?=[^\W_])")
+
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def same_formula(text: str, answer: str) -> bool:
-    """True if both are the same by words, as numbers, or by math-verify; False where it takes more than 5 s.
+    """True if both are the same as numbers, by words, or by math-verify; False where it takes more than 5 s of CPU.
 
-    Plain sides never reach math-verify, which needs 15 ms: equal texts, two numbers or fractions, words for a number.
+    Words decide between formulas only where both have the same operators, so that ``x-1`` is not ``x+1``. Plain sides
+    never reach math-verify, which needs 15 ms: equal texts, two numbers or fractions, words for a number.
     """
-    text, answer = (boxed(t) or t for t in (text, answer))
-    if same_words(text, answer):
-        return True
+    text, answer = (_ascii(boxed(t) or t) for t in (text, answer))
     sides = [_flat(side) for side in (text, answer)]
     if sides[0] == sides[1]:
         return True
     given, wanted = (_plain(side) for side in sides)
     if given is not None and wanted is not None:
         return given == wanted
+    if _same_by_words(text, answer):
+        return True
     if max(len(text), len(answer)) > MAX_CHARS or not all(map(_mathematical, (text, answer))):
         return False
-    return _asked(text, answer)
+    try:
+        return _asked(text, answer)
+    except TimeoutError:
+        logging.getLogger(__name__).warning(f"math-verify took more than {WALL_S:.0f} s; counted as not the same")
+        return False
+
+
+def _ascii(text: str) -> str:
+    """Minus signs, powers and fractions as they are typed: ``x²`` is ``x^{2}``, ``1½`` is ``1 1/2``."""
+
+    def typed(match: re.Match[str]) -> str:
+        plain = unicodedata.normalize("NFKC", match.group()).replace("\u2044", "/").replace("\u2212", "-")
+        return f"^{{{plain}}}" if match[1] else f" {plain}" if match[2] else "-"
+
+    return _UNWRITTEN.sub(typed, text)
+
+
+def _same_by_words(text: str, answer: str) -> bool:
+    """The same words and, where one side may be a formula, the same operators. Brackets around a whole may be left
+    out."""
+    if not same_words(text, answer):
+        return False
+    if not any(map(_mathematical, (text, answer))):
+        return True
+    prose = any(map(_PROSE.search, (text, answer)))
+    flat = [_flat(_HYPHEN.sub(" ", side) if prose else side) for side in map(_ascii, (text, answer))]
+    operators = [_SILENT.sub("", side) for side in flat]
+    return operators[0] == operators[1] or ("" in operators and not {"()", "[]"}.isdisjoint(operators))
 
 
 def _flat(text: str) -> str:
-    """The formula without spaces, dollars, degrees and ``\\left``; ``x = 5`` is ``5``."""
-    flat = _MARKS.sub("", _WRAPPED.sub(r"\1", text)).rstrip(".").replace("\\%", "%")
+    """The formula without spaces, dollars, degrees and ``\\left``; ``x = 5`` is ``5``, ``1 1/2`` is ``1+1/2``."""
+    flat = _MARKS.sub("", _MIXED.sub("+", _WRAPPED.sub(r"\1", text))).rstrip(".").replace("\\%", "%")
     return _VARIABLE.sub("", flat, count=1) if _VARIABLE.match(flat) else flat
 
 
@@ -82,12 +121,20 @@ def _mathematical(text: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def _asked(text: str, answer: str) -> bool:
-    try:
-        return _process().apply_async(_verify, (text, answer)).get(TIMEOUT_S)
-    except multiprocessing.TimeoutError:
-        _process().terminate()
-        _process.cache_clear()
-        return False
+    """The verdict of math-verify; False where its process used up ``CPU_S``. A ``TimeoutError`` is not kept."""
+    with _ONE_AT_A_TIME:
+        process = _process()
+        try:
+            process.send((text, answer))
+            if process.poll(WALL_S):
+                return bool(process.recv())
+            raise TimeoutError
+        except (EOFError, ConnectionError):  # the kernel ended it
+            _process.cache_clear()
+            return False
+        except BaseException:  # its late answer is nobody's
+            _process.cache_clear()
+            raise
 
 
 def stated(text: str) -> str | None:
@@ -103,21 +150,52 @@ def stated(text: str) -> str | None:
 
 
 @cache
-def _process() -> Pool:
-    pool = multiprocessing.get_context("spawn").Pool(1)
-    atexit.register(pool.terminate)
-    pool.apply_async(_verify, ("1", "1")).get(START_S)  # the first one imports sympy
-    return pool
+def _process() -> Connection:
+    """The process of math-verify, started and ready.
+
+    Raises:
+        TimeoutError: it was not ready after ``WALL_S``.
+        ConfigError: it ended while it started.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    context.Process(target=_serve, args=(theirs,), daemon=True).start()
+    theirs.close()
+    try:
+        if not ours.poll(WALL_S):
+            raise TimeoutError
+        ours.recv()
+    except EOFError:
+        raise ConfigError(
+            "the process that compares formulas ended while it started (its message is above); "
+            "`python -c 'import math_verify'` shows whether math-verify can be imported"
+        ) from None
+    return ours
 
 
-def _verify(text: str, answer: str) -> bool:
-    """Runs in the process of its own, which is killed when it takes too long; math-verify's own alarm is off."""
+def _serve(pipe: Connection) -> None:
+    """Runs in a process of its own, which the kernel ends when one comparison takes more than ``CPU_S`` of CPU. A busy
+    machine does not shorten that. math-verify's own alarm is off."""
     import math_verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarm is off
     parse, verify = (cast("Callable[..., Any]", f) for f in (math_verify.parse, math_verify.verify))
-    sides = [parse(f"\\boxed{{{side}}}", parsing_timeout=None) for side in (answer, text)]
-    return bool(verify(*sides, timeout_seconds=None))
+
+    def same(text: str, answer: str) -> bool:
+        sides = [parse(f"\\boxed{{{side}}}", parsing_timeout=None) for side in (answer, text)]
+        return bool(verify(*sides, timeout_seconds=None))
+
+    same("1", "1")  # the first one imports sympy
+    try:
+        pipe.send(True)
+        while True:
+            text, answer = pipe.recv()
+            signal.setitimer(signal.ITIMER_PROF, CPU_S)
+            found = same(text, answer)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            pipe.send(found)
+    except (EOFError, ConnectionError):  # nobody asks any more
+        return
 
 
 def formula(sample: Sample, text: str) -> Grade:
@@ -125,16 +203,23 @@ def formula(sample: Sample, text: str) -> Grade:
     options = [str(option) for option in sample.truth.get("choices") or ()]
     if options:
         value = boxed(text) or ""
-        same = [k for k, option in enumerate(options) if len(value) > 1 and same_formula(value, option)]
-        found = same[0] if len(same) == 1 else letters.read(text, options)
+        found = _option(value, options)
+        found = letters.read(text, options) if found is None else found
+        found = _option(stated(text) or "", options) if found is None and not value else found
         return NOTHING if found is None else Grade.of(found == letters.answer_index(sample.answer, options))
     if re.fullmatch("[A-H]", sample.answer):  # the options are in the question
         found = letters.read(text, [letters.letter(k) for k in range(8)])
         return NOTHING if found is None else Grade.of(letters.letter(found) == sample.answer)
-    if any(same_words(text, answer) for answer in references(sample)):
+    if any(_same_by_words(text, answer) for answer in references(sample)):
         return Grade.of(True)
     said = stated(text)
     return NOTHING if said is None else Grade.of(any(same_formula(said, answer) for answer in references(sample)))
+
+
+def _option(value: str, options: Sequence[str]) -> int | None:
+    """The only option that is the same formula."""
+    same = [k for k, option in enumerate(options) if len(value) > 1 and same_formula(value, option)]
+    return same[0] if len(same) == 1 else None
 
 
 def mathvista(sample: Sample, text: str) -> Grade:
