@@ -109,6 +109,11 @@ def test_equal_files_are_stored_once(store: ArtifactStore) -> None:
     assert first.size == 9000 + 5000 + 1
     remove(store, [first.ref], with_dependants=False)
     assert (second.path / "phases/last").read_bytes() == weights and not file_problems(second)
+    with store.draft("policy", "model", seed=0, stage="rl") as draft:
+        (draft.path / "model").write_bytes(b"l" * 9000)
+        (draft.path / "last").hardlink_to(draft.path / "model")
+        third = draft.commit()
+    assert sorted(path.name for path in third.path.iterdir()) == ["last", "manifest.json", "model"]
 
 
 def test_a_damaged_file_is_not_shared(store: ArtifactStore) -> None:

@@ -31,6 +31,8 @@ def share(folder: Path, files: Sequence[FileEntry], others: Iterable[Artifact]) 
             if folder not in source.parents and hash_file(source) != entry.sha256:
                 found[entry.sha256] = path
                 continue
+            if source.samefile(path):  # a rename between links to one inode does nothing (POSIX), and temp would stay
+                continue
             os.link(source, temp)
             temp.replace(path)
             changed.add(path.parent)
