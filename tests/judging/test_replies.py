@@ -25,6 +25,7 @@ SCALE = (1.0, 0.5, 0.25)
         ('```json\n{"score": 0.25}\n```', 0.25),
         ('```\n{\n  "score": 0.25\n}\n```', 0.25),
         ('<think>It could be {"score": 0.25}.</think>\n{"score": 1}', 1.0),
+        ('I think.\n</think>\n\n{"score": 1}', 1.0),  # the template opens the thought in the prompt
     ],
 )
 def test_one_json_object_is_a_verdict(text: str, score: float) -> None:

@@ -10,14 +10,13 @@ from typing import Any, cast
 from vtcli.protocols import Ruling
 
 KEY = "score"
-_THOUGHTS = re.compile(r"\A\s*<think>.*?</think>", re.S)  # where a server leaves them in the reply
 _FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*?)\n?[ \t]*```\Z", re.S)
 
 
 def read_score(text: str, scale: Sequence[float]) -> Ruling:
     """The score of ``{"score": 1}``, alone or in one Markdown fence. Everything else is no verdict: prose around it,
     two verdicts, a score outside the scale, a bare number, text that was cut off."""
-    said = _THOUGHTS.sub("", text, count=1).strip()
+    said = text.rpartition("</think>")[2].strip()  # where a server leaves thoughts, or their end alone, in the reply
     if not said:
         return Ruling(None, "the reply is empty")
     fenced = _FENCE.match(said)
