@@ -93,7 +93,11 @@ def test_pope() -> None:
     ]
     found = values(aggregates.pope(rows))
     assert found == {"all": 0.5, "random": 0.5, "precision": 0.6667, "recall": 0.6667, "F1": 0.6667, "yes": 0.75}
-    none = [GradedAnswer(str(n), str(n), 0.0, "", b, {"category": "random"}) for n, b in enumerate(("yes", "no"))]
+    # POPE's own reading of an empty text is yes.
+    none = [
+        GradedAnswer(str(n), str(n), float(b == "yes"), "", b, {"category": "random"})
+        for n, b in enumerate(("yes", "no"))
+    ]
     found = values(aggregates.pope([*rows, *none]))  # one yes more is missed, and no yes is said
     assert found == {"all": 0.3333, "random": 0.3333, "precision": 0.6667, "recall": 0.5, "F1": 0.5714, "yes": 0.5}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -149,7 +149,7 @@ def pope(outcomes: Sequence[GradedAnswer], *, key: str = "category") -> list[Fig
     No answer at all is wrong, and no yes."""
     terms = np.zeros((len(outcomes), 4))  # answered yes and true, yes and false, no and true, all
     for n, o in enumerate(outcomes):
-        said, true = bool(o.text) and readings.read_official(o.text), readings.read(o.answer) is True
+        said, true = bool(o.text.strip()) and readings.read_official(o.text), readings.read(o.answer) is True
         terms[n] = said and true, said and not true, not said and true, 1.0
 
     def figure(name: str, statistic: Callable[[Floats], tuple[Floats, Floats]]) -> Figure:
@@ -161,7 +161,7 @@ def pope(outcomes: Sequence[GradedAnswer], *, key: str = "category") -> list[Fig
         return Figure(name, terms, value, count=len(outcomes))
 
     return [
-        *by(outcomes, key=key),
+        *by([o if o.text.strip() else replace(o, score=0.0) for o in outcomes], key=key),
         figure("precision", lambda s: (s[:, 0], s[:, 0] + s[:, 1])),
         figure("recall", lambda s: (s[:, 0], s[:, 0] + s[:, 2])),
         figure("F1", lambda s: (2 * s[:, 0], 2 * s[:, 0] + s[:, 1] + s[:, 2])),
