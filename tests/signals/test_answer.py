@@ -271,6 +271,8 @@ def test_no_answer_is_too_strange(text, changes):
         ({"rule": "numeric"}, "100.0", (1.0, 1)),
         ({"rule": "exact", "choices": ["100", "7"]}, "100", (1.0, 1)),
         ({"rule": "mra", "number": 4.0}, "3", (0.5, 1)),
+        ({"rule": "mra", "number": 10}, "7", (0.4, 0)),  # an error of 0.3 is not below 1 - 0.7
+        ({"rule": "mra", "number": 10}, "1e999", (0.0, 0)),
     ],
 )
 def test_the_truth_names_the_rule_whatever_the_task_is_called(truth, text, expected):

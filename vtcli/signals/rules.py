@@ -9,7 +9,6 @@ configuration adds it under its name: ``signals.answer.rules.NAME``.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import cast
 from vtcli.errors import InputError
 from vtcli.schema import Sample
 from vtcli.signals.scorers.grade import Scorer, references
+from vtcli.signals.scorers.numerals import fraction, mean_relative_accuracy
 from vtcli.signals.scorers.table import SCORERS
 from vtcli.signals.scorers.texts import anls, exact
 
@@ -122,12 +122,11 @@ def mra(sample: Sample, text: str) -> Score:
     error; correct from a half on, as PyVision-RL's released code has it for VSI-Bench's numbers. One number is
     expected, else 0; of a truth 0 only 0 is right. That code reads the first number of the whole response, code
     included; here the answer alone is read."""
-    given, truth = numbers(text), float(sample.truth["number"])
-    if len(given) != 1:
+    given, truth = numbers(text), fraction(str(sample.truth["number"]))
+    said = fraction(str(given[0])) if len(given) == 1 else None
+    if said is None or truth is None:
         return 0.0, 0
-    off = abs(given[0] - truth)
-    error = off / abs(truth) if truth else math.inf if off else 0.0
-    accuracy = sum(error < 1 - k / 100 for k in range(50, 100, 5)) / 10
+    accuracy = float(mean_relative_accuracy(said, truth))
     return accuracy, int(accuracy >= 0.5)
 
 
