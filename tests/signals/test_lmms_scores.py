@@ -259,8 +259,8 @@ DIFFERENCES: dict[str, tuple[int, Explained]] = {
         lambda reply, answer: not answer.strip() or answer == "C" or reply in ("1e3", "nan", "Paris.", "three"),
     ),
     "pope": (7, lambda reply, answer: reply.lower() not in ("yes", "no")),  # it takes the bare word only
-    # Its letter is the first of the reply, the T of "The"; of circles it takes the bare word only.
-    "vlmblind": (16, lambda reply, answer: reply not in ("a", "t", "{a}", "{t}", "Yes", "No") and not answer.isdigit()),
+    # Its letter is the first of the reply, the T of "The"; of circles it takes the bare word only; "3 rows" is unread.
+    "vlmblind": (18, lambda reply, answer: reply not in ("a", "t", "{a}", "{t}", "Yes", "No") and not answer.isdigit()),
     "chartqapro": (15, lambda reply, answer: reply in ("nan", "inf", "[A, B]")),  # a list without quotes is one here
 }
 

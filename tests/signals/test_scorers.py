@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -232,6 +233,23 @@ def test_counts_are_exact(reply: str, grade: Grade) -> None:
     assert SCORERS["integer"](asked("5"), reply) == grade
 
 
+@pytest.mark.parametrize(
+    ("reply", "number"),
+    [
+        *[("thirty-five", "35"), ("Forty two.", "42"), ("The answer is twenty-one.", "21"), ("thirty", "30")],
+        *[("one hundred", None), ("a hundred and five", None), ("two dozen", None), ("one and a half", None)],
+        *[("so one hundred", None), ("twenty-one or two", None), ("five 3D shapes", "5"), ("No, two dogs", "2")],
+        *[("none", "0"), ("No one", "0"), ("No cars", "0"), ("There are no red cars here.", "0"), ("No.", None)],
+        *[("No images were given.", None), ("The answer is none.", "0"), ("3D", None), ("the 2nd", None)],
+        *[("\u20135", "-5"), ("\u2212.5", "-.5"), ("3\u20135", None), ("2\u00bd", "5/2"), ("-2\u00bd cm", "-5/2")],
+        *[("\u2153", "1/3"), ("1/2", "1/2"), ("so 3/4.", "3/4"), ("1/2/2020", None), ("5/5", "5")],
+        *[("12cm", "12"), ("sides of 3 and 4, so 3.5cm", "3.5"), ("5cm\u00b2", "5"), ("3 squares of 12cm", "3")],
+    ],
+)
+def test_numbers_are_read_as_they_are_written(reply: str, number: str | None) -> None:
+    assert numerals.read(reply) == (None if number is None else Fraction(number))
+
+
 def test_the_count_of_vlmevalkit_is_a_measure_of_its_own() -> None:
     assert SCORERS["integer_inside"](asked("1"), "10").correct == 1
     assert SCORERS["integer"](asked("1"), "10").correct == 0
@@ -297,6 +315,9 @@ def test_denotations_have_no_order() -> None:
     assert SCORERS["denotation"](asked("a|2"), "a").correct == 0
     assert SCORERS["true_false"](asked("1"), "That is True.").correct == 1
     assert SCORERS["true_false"](asked("1"), "true or false?") == Grade(0.0, 0, False)
+    for reply in ("untrue", "It is not true.", "That isn't really true", "false, not true"):
+        assert [SCORERS["true_false"](asked(answer), reply).correct for answer in "10"] == [0, 1]
+    assert [SCORERS["true_false"](asked(answer), "_true_, not false").correct for answer in "10"] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -306,6 +327,7 @@ def test_denotations_have_no_order() -> None:
         ("1.2", {"type": "float", "precision": 1.0}, "1.26", 0),
         ("0.21", {"type": "float"}, "0.24", 0),  # without a precision: the answer's own places
         ("0.21", {"type": "float"}, "0.2112", 1),
+        ("12", {"type": "integer"}, "12cm", 1),
         ("3", {"type": "integer"}, "3.7", 1),  # the official rule cuts decimals off
         ("[0, 2]", {"type": "list"}, "[0, 2.0]", 1),
         ("Yes", {"choices": ["Yes", "No"]}, "A", 1),
@@ -385,6 +407,10 @@ def test_formulas_are_compared_and_never_hold_the_run() -> None:
         *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "rows={3} columns={4}", Grade(1.0, 1))],
         *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "(3, 4)", Grade(1.0, 1))],
         *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "{3}{4}", Grade(1.0, 1))],
+        *[
+            ("vlmblind", "5,6", {"task": "Counting Grid - Blank Grids"}, reply, Grade(1.0, 1))
+            for reply in ("There are 5 rows and 6 columns, so 30 cells.", "5 rows, 6 columns", "6 columns and 5 rows")
+        ],
         *[("vlmblind_kit", "3,4", {"task": "Counting Grid - Blank Grids"}, "Rows: {3}, Columns: {4}", Grade(1.0, 1))],
         *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "many", Grade(0.0, 0, False))],
         *[("vlmblind", "l", {"task": "Circled Letter"}, "{l}", Grade(1.0, 1))],
@@ -396,11 +422,45 @@ def test_formulas_are_compared_and_never_hold_the_run() -> None:
         *[("tablevqa", "$3,852 million", {"split": "fintabnetqa"}, "3.852 billion", Grade(1.0, 1))],
         *[("tablevqa", "October 31", {"split": "fintabnetqa"}, "October 31", Grade(1.0, 1))],
         *[("tablevqa", "12 units", {"split": "fintabnetqa"}, "13", Grade(0.0, 0))],
+        *[
+            ("tablevqa", answer, {"split": "fintabnetqa"}, reply, Grade(float(right), right))
+            for answer, reply, right in (
+                *(("$3,852 million", "3,852 thousand", 0), ("5%", "5 million", 0), ("5%", "0.05%", 0)),
+                *(("$3,852 million", "3,852", 1), ("3,852", "3,852 million", 1), ("5%", "5", 1), ("October", "May", 0)),
+                *(("-12.5", "(12.5)", 1), ("$(12.5) million", "-12.5", 1), ("(12.5)", "12.5", 1), ("-12.5", "12.5", 0)),
+            )
+        ],
         *[("tablevqa", "a|2", {"split": "vwtq"}, "Answer: 2.0||A", Grade(1.0, 1))],
         *[("tablevqa", "0", {"split": "vtabfact"}, "False", Grade(1.0, 1))],
         *[
             ("letter_set", "A, C", {}, "The answer is A and C.", Grade(1.0, 1)),
             ("letter_set", "A, C", {}, "CA", Grade(1.0, 1)),
+        ],
+        *[
+            ("letter_set", "A, C", {}, reply, Grade(1.0, 1))
+            for reply in (
+                *("The correct options are A and C.", "A and C are correct", "Both A and C"),
+                "The shapes turn. The correct answers are A and C",
+            )
+        ],
+        *[
+            ("letter_set", "A, C", {}, f"A and C are {what}", Grade(0.0, 0, False))
+            for what in ("wrong", "not correct", "odd")
+        ],
+        *[
+            (name, "B", {"task": "maze"}, reply, Grade(1.0, 1))
+            for name in ("tir", "letter_set")
+            for reply in ("I think B", "I would choose B.", "Answer: I guess B")
+        ],
+        *[
+            ("letter_set", "I", {}, reply, Grade(1.0, 1))
+            for reply in (
+                "Option I fits",
+                "I fits best",
+                "I is correct",
+                "The answer is I",
+                "Answer: I because it turns",
+            )
         ],
         *[("letter_set", "A, C", {}, "A", Grade(0.0, 0)), ("letter_set", "3", {}, "3", Grade(1.0, 1))],
         *[

@@ -13,13 +13,20 @@ from vtcli.signals.scorers.texts import boxed
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _GRID = re.compile(r"rows?[^{}\d]*\{?(\d+)\}?.*?col(?:umn)?s?[^{}\d]*\{?(\d+)\}?", re.IGNORECASE | re.DOTALL)
+_ROWS, _COLUMNS = (re.compile(rf"(\d+)\s*{word}", re.IGNORECASE) for word in ("rows?\\b", "col(?:umn)?s?\\b"))
 _PAIR = re.compile(r"(\d+)\s*[,x\u00d7]\s*(\d+)")
 _UNITS = (
     *("dollar", "gallons", "square feet", "shares", "mbtu", "mbpd", "mbbls", "mmbtu", "unit", "gwh", "year", "mmcf"),
     *("mile", "mboe"),
 )
 _UNIT = re.compile(rf"\b(?:{'|'.join(_UNITS)})s?\b")
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "%": Fraction(1, 100)}
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_FILLER = re.compile(r"(?i)\b(?:and|both|options?|choices?|the|answers?|correct|right|true|is|are|so|thus|therefore)\b")
+_PRONOUN = re.compile(  # "I think", and not "Option I fits", "I fits", "I and B"
+    r"(?<!ption )(?<!hoice )(?<!etter )(?<!nswer )(?<!\bis )(?<![\w(])I "
+    r"(?=(?!(?:and|or|nor|not|but|while|because|since|that|which|if|alone|here|too)\b|\w*[^\Ws]s\b)[a-z])"
+)
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "%": Fraction(1, 100), None: 1}
 
 
 def vlmblind(sample: Sample, text: str) -> Grade:
@@ -34,7 +41,8 @@ def vlmblind(sample: Sample, text: str) -> Grade:
     if task.startswith("counting grid"):
         pairs = [m.groups() for m in (*_GRID.finditer(text), *_PAIR.finditer(text.replace("}{", "},{").strip("{}")))]
         braces = [b for b in _BRACES.findall(text) if b.strip().isdigit()]
-        found = pairs[0] if pairs else tuple(braces[:2])
+        counted = tuple(n for word in (_ROWS, _COLUMNS) if len(set(said := word.findall(text))) == 1 for n in said[:1])
+        found = counted if len(counted) == 2 else pairs[0] if pairs else tuple(braces[:2])
         return Grade.of(list(found) == re.findall(r"\d+", wanted)) if len(found) == 2 else NOTHING
     inside = [b.strip() for b in _BRACES.findall(text) if b.strip()]
     if task.startswith("circled"):
@@ -67,38 +75,56 @@ def tablevqa(sample: Sample, text: str) -> Grade:
     if split == "vtabfact":
         return lists.verified(sample, reply)
     if split == "fintabnetqa":
-        return Grade.of(not _amounts(reply).isdisjoint(_amounts(sample.answer)), found=bool(reply))
+        same = any(_same_amount(a, b) for a in _amounts(reply) for b in _amounts(sample.answer))
+        return Grade.of(same, found=bool(reply))
     return lists.denotation(sample, reply.replace("||", "|"))
 
 
-def _amounts(text: str) -> set[Fraction | str]:
-    """``$3,852 million`` as 3852000000 and 3852; a text that is no number as it is, with and without its scale."""
+_Amount = tuple[Fraction | str, str | None]
+
+
+def _same_amount(one: _Amount, other: _Amount) -> bool:
+    """The same value; where one of them has no scale, the same number is enough: ``3,852`` for ``3,852 million``."""
+    (a, of), (b, by) = one, other
+    if a == b and (of == by or None in (of, by)):
+        return True
+    return not isinstance(a, str) and not isinstance(b, str) and a * _SCALES[of] == b * _SCALES[by]
+
+
+def _amounts(text: str) -> list[_Amount]:
+    """``$3,852 million`` as 3852 and its scale. ``(12.5)`` is -12.5 as well, as accounts write it. Without a number it
+    is the text that is left."""
     flat = unicodedata.normalize("NFKC", text).lower().replace("\u2212", "-").strip().rstrip(".")
     flat = re.sub(r"(?<=\S)\s+\([^)]*\)$", "", flat)  # details behind it
+    bracketed = flat.lstrip("$ ").startswith("(")
     flat = " ".join(_UNIT.sub("", re.sub(r"[$(),]", "", flat)).split())
-    scale = next((word for word in _SCALES if re.search(rf"{re.escape(word)}(?!\w)", flat)), None)
+    scale = next((word for word in _SCALES if word and re.search(rf"{re.escape(word)}(?!\w)", flat)), None)
     bare = flat if scale is None else flat.replace(scale, "").strip()
     number = numerals.fraction(bare)
     if number is None:
-        return {flat, bare}
-    return {number, number * (Fraction(1) if scale is None else _SCALES[scale])}
+        return [(bare, scale)]
+    return [(number, scale), *([(-number, scale)] if bracketed else [])]
 
 
 def letter_set(sample: Sample, text: str) -> Grade:
     """LogicVista: one letter or several in any order (``A, C``), or a number of an option."""
     wanted = set(re.findall(r"[A-Za-z0-9]", sample.answer.upper()))
     if len(wanted) == 1 and wanted <= {letters.letter(k) for k in range(10)}:
-        found = letters.read(text, [letters.letter(k) for k in range(10)])
+        found = _of_ten(text)
         if found is not None:
             return Grade.of({letters.letter(found)} == wanted)
-    said = formulas.stated(text) or ""
-    said = re.sub(r"(?i)\b(?:and|options?|choices?|the|answers?)\b", " ", said)
+    said = _FILLER.sub(" ", formulas.stated(text) or ("" if boxed(text) == "" else _SENTENCE.split(text.strip())[-1]))
     if compact := re.fullmatch(r"[\W_]*([A-J]{2,10})[\W_]*", said):
         return Grade.of(set(compact[1]) == wanted)
     parts = re.findall(r"[A-Za-z0-9]+", said)
     if not parts or any(len(part) != 1 for part in parts):
         return NOTHING
     return Grade.of({part.upper() for part in parts} == wanted)
+
+
+def _of_ten(text: str) -> int | None:
+    """The option from A to J that a reply chooses; the pronoun "I" is none."""
+    return letters.read(_PRONOUN.sub("", text), [letters.letter(k) for k in range(10)])
 
 
 def tir(sample: Sample, text: str) -> Grade:
@@ -128,7 +154,7 @@ def tir(sample: Sample, text: str) -> Grade:
         return Grade.of(bool(pairs[0] and pairs[1] and pairs[0].groups() == pairs[1].groups()), found=bool(pairs[0]))
     if len(wanted) > 1 and wanted.isalpha():
         return letter_set(sample, reply)
-    found = letters.read(reply, [letters.letter(k) for k in range(10)])
+    found = _of_ten(reply)
     return NOTHING if found is None else Grade.of(letters.letter(found) == wanted.upper())
 
 

@@ -13,6 +13,9 @@ from vtcli.signals.scorers.numerals import RELAXED, fraction
 from vtcli.signals.scorers.texts import anls, normalise
 
 MAX_ITEMS = 1000
+_VERDICT = re.compile(
+    r"(?:(\bnot|n't)\s+(?:(?:entirely|quite|really|actually)\s+)?|(?<![a-z])(un)?)(true|false)(?![a-z])"
+)
 
 
 def items(text: str) -> list[str]:
@@ -74,7 +77,7 @@ def _denoted(text: str) -> Sequence[object]:
 
 
 def verified(sample: Sample, text: str) -> Grade:
-    """TabFact in TableVQA-Bench: the reply says "true" or "false", not both."""
-    said = {word for word in ("true", "false") if word in text.lower()}
-    wanted = "true" if sample.answer.strip().lower() in ("1", "true", "yes", "entailed") else "false"
+    """TabFact in TableVQA-Bench: the reply says "true" or "false", not both; "not true" and "untrue" are false."""
+    said = {(word == "true") != bool(no or un) for no, un, word in _VERDICT.findall(text.lower())}
+    wanted = sample.answer.strip().lower() in ("1", "true", "yes", "entailed")
     return Grade.of(said == {wanted}, found=len(said) == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -13,13 +14,31 @@ from vtcli.signals.scorers.texts import boxed
 
 RELAXED = 0.05  # of the target: ChartQA, arXiv 2203.10244, section 5.1
 MAX_DIGITS = 60
-_NUMBER = re.compile(r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?![A-Za-z_\d])")
+_DIGITS = r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)"
+_NUMBER = re.compile(rf"{_DIGITS}(?:[eE][-+]?\d{{1,3}}|/\d+(?!\.?\d|/))?(?![A-Za-z_\d])")
+_UNIT = r"(?:[mcdk]?m|in|ft|yd|mi|[km]?g|lbs?|oz|[mc]?[lL]|m?s|sec|min|h|hrs?|px|mph)[23\u00b2\u00b3]?\b"
+_MEASURE = re.compile(rf"({_DIGITS}){_UNIT}")
+_DASH = re.compile(r"(?<!\w)\u2013(?=\.?\d)")  # a minus; between two numbers it is a range
+_VULGAR = re.compile(r"(\d*) ?([\u00bc-\u00be\u2150-\u215e])")
 _THOUSANDS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
-_WORDS = (
+_SMALL = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
-_SPELLED = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b", re.IGNORECASE)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_WORDS = {word: n for n, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_LARGE = r"(?:hundred|thousand|million|billion|dozen)"  # not read: "one hundred" is not 1
+_SPELLED = re.compile(
+    rf"\b(?>({_LARGE}\s+(?:and\s+)?)?(?<!\bno )"
+    rf"((?:{'|'.join(_TENS)})(?:[-\s](?:{'|'.join(_SMALL[1:10])})\b)?|(?:{'|'.join(_SMALL)}))\b"
+    rf"([-\s]+(?:{_LARGE}|(?:and\s+a\s+)?half)\b)?)",
+    re.IGNORECASE,
+)
+_NONE = re.compile(  # "No cars.", but not "No images were given."
+    r"(?:there (?:is|are) |i (?:can )?see )?(?:none|no one|no (?!images?\b|pictures?\b)(?:[\w-]+ ){0,2}[\w-]+s)"
+    r"(?: (?:of|is|are|visible|there|here|in|on|at)\b.*)?",
+    re.IGNORECASE,
+)
 _ASIDE = re.compile(r"\([^()]*\)")
 _CONCLUDES = re.compile(
     r"\b(?:answer|total|so|thus|therefore|hence|altogether|overall)\b[\s:,=*$]*"
@@ -27,7 +46,8 @@ _CONCLUDES = re.compile(
     re.IGNORECASE,
 )
 _STATED = re.compile(  # a number there, and no second one that is as good
-    rf"({_NUMBER.pattern}|\b(?:{'|'.join(_WORDS)})\b)(?!\s*(?:or|to|and|[-+*/\u2013])\s*\w)", re.IGNORECASE
+    rf"({_NUMBER.pattern}|{_MEASURE.pattern}|{_SPELLED.pattern}|none\b)(?!\s*(?:or|to|and|[-+*/\u2013])\s*\w)",
+    re.IGNORECASE,
 )
 
 
@@ -41,13 +61,15 @@ def fraction(text: str) -> Fraction | None:
 
 
 def read(text: str) -> Fraction | None:
-    """The number of a reply, in digits or as a word up to twenty; None for none, or for several without a decision.
+    """The number of a reply, in digits or as words up to ninety-nine; None for none, or for several without a decision.
 
     What is in the last ``\\boxed{}`` counts alone. ``1,200`` is one number. Of several, the one after the last "answer
-    is", "so" or "total of" counts, else the only one outside brackets: ``5 (2 red + 3 blue)`` is 5.
+    is", "so" or "total of" counts, else the only one outside brackets: ``5 (2 red + 3 blue)`` is 5. ``1/2`` is a half,
+    ``12cm`` is 12, "none" and "No cars." are 0.
     """
     found = boxed(text)
-    text = (found if found is not None else text).replace("\u2212", "-")
+    text = _DASH.sub("-", (found if found is not None else text).replace("\u2212", "-"))
+    text = _VULGAR.sub(lambda match: f"{_mixed(match[1], match[2])} ", text)
     text = without_thousands(text)
     concluded = [text[match.end() :] for match in _CONCLUDES.finditer(text)]
     stated = [found[1] for part in reversed(concluded) if (found := _STATED.match(part))]
@@ -63,8 +85,25 @@ def without_thousands(text: str) -> str:
 
 
 def _numbers(text: str) -> set[Fraction]:
-    numbers = {n for part in _NUMBER.findall(text) if (n := fraction(part)) is not None}
-    return numbers or {Fraction(_WORDS.index(word.lower())) for word in _SPELLED.findall(text)}
+    if numbers := {n for part in _NUMBER.findall(text) if (n := _quotient(part)) is not None}:
+        return numbers
+    if spelled := _SPELLED.findall(text):
+        if any(before or after for before, _, after in spelled):
+            return set()
+        return {Fraction(sum(_WORDS[word] for word in re.split(r"[-\s]", said.lower()))) for _, said, _ in spelled}
+    if measures := {n for part in _MEASURE.findall(text) if (n := fraction(part)) is not None}:
+        return measures
+    return {Fraction(0)} if _NONE.fullmatch(text.strip(" \n.!*")) else set()
+
+
+def _quotient(text: str) -> Fraction | None:
+    """``1/2`` as a half; ``5/5`` as 5, since models so write five of five."""
+    above, _, below = (fraction(part) for part in text.partition("/"))
+    return above / below if above is not None and below and below != above else above
+
+
+def _mixed(whole: str, part: str) -> Fraction:
+    return int(whole or 0) + Fraction(unicodedata.numeric(part)).limit_denominator(10)
 
 
 def relaxed(text: str, answer: str) -> bool:
