@@ -36,12 +36,12 @@ from vtcli.filters.applying import (
     Measure,
     Subset,
 )
-from vtcli.filters.facts import PassRate, PassRates, RowFacts, Rule, facts_of
+from vtcli.filters.facts import PassRate, PassRates, RowFacts, Rule, Samples, facts_of
 from vtcli.filters.hashing import HashMeter, StoredHashes
 from vtcli.filters.judge_meter import FACT, JudgeMeter, contested_of, rubrics_of
 from vtcli.filters.reading import TAUGHT_FILE, messages_of, samples_of, taught_of
 from vtcli.filters.references import ReferenceReader
-from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
+from vtcli.filters.rolling import PassRateMeter, Player, Rescoring, Rollouts, StoredRates
 from vtcli.judging import oracle
 from vtcli.judging.rubrics import load as load_rubric
 from vtcli.progress import RowBars
@@ -51,11 +51,12 @@ from vtcli.report.printing import print_all
 from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.benchmark_questions import BenchmarkQuestions
-from vtcli.runs.identity import outside_code, targets
+from vtcli.runs.identity import outside_code, scoring_source, targets
 from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
+from vtcli.signals import answer
 from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import codec, disk, parquet, shards, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -197,6 +198,7 @@ def run(config: Config) -> Artifact:
         tables = _tables(config, data)
         rows = _rows(config, tables)
         rolling = _Rollouts(config, stage, data, source)
+        rolling.samples = samples_of(tables, rows)
         held = ReferenceReader(facts, against, config.against_splits, config.bad_rows)
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
@@ -283,6 +285,7 @@ class _Rollouts:
         self.policy: TrainedPolicy | None = None
         self.players: dict[bool, Player] = {}
         self.rates: dict[tuple[str, str], PassRate] = {}  # with tools, of the rows that were asked for last
+        self.samples: Samples = {}  # without images
         self._open = False
 
     def __call__(self, rows: Sequence[RowFacts], decided: Decided, offered: bool = True) -> PassRates:
@@ -300,11 +303,19 @@ class _Rollouts:
             return self.worlds[offered].offer(sets[row.file].load(row.index))
 
         start, retry = partial(self._start, offered), config.merge is None
-        meter = PassRateMeter(config.rollouts, config.seed, stored, load, start, retry)
+        meter = PassRateMeter(config.rollouts, config.seed, stored, load, start, retry, self._rescoring())
         rates = self.loop.run(meter(rows, decided))
         self._check(rates, self.players.get(offered))
         self.rates = rates if offered else self.rates
         return rates
+
+    def _rescoring(self) -> Rescoring | None:
+        """None where another signal than ours says what is right."""
+        signal, right = self.config.signals["answer"], self.config.rollouts.right
+        if not _ours(self.config):
+            return None
+        rules = signal.keywords.get("rules") if isinstance(signal, partial) else None
+        return Rescoring(scoring_source(), right, rules, lambda row: self.samples[row.key])
 
     def judges(self, rules: Mapping[str, Rule]) -> JudgeMeter:
         """The judges that are asked about questions, with the images as the policy is given them."""
@@ -377,6 +388,13 @@ class _Rollouts:
             self.loop.__exit__(None, None, None)
 
 
+def _ours(config: Config) -> bool:
+    """True if our signal ``answer`` says what is right."""
+    signal: Any = config.signals["answer"]
+    named = config.rollouts.right in ("answer_correct", "answer_score")
+    return named and (signal.func if isinstance(signal, partial) else signal) is answer.measure
+
+
 def _measurement(config: Config, stage: StageRun, source: ModelSource, rubrics: Sequence[str], offered: bool) -> str:
     """Returns a file's name made of everything that a pass rate depends on, except its question."""
     job = codec.encode(config.job)
@@ -389,6 +407,9 @@ def _measurement(config: Config, stage: StageRun, source: ModelSource, rubrics: 
     limits = {key: value for key, value in codec.encode(config.limits).items() if key != "timeout_s"}
     own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, limits]
     own += [] if offered else ["without tools"]
+    own += (
+        [] if _ours(config) else [scoring_source()]
+    )  # a signal from outside may use ours; its answers are not rescored
     texts = {rubric: codec.encode(load_rubric(rubric)) for rubric in rubrics}
     value = [_weights(stage, source), outside_code(targets(sections)), sections, texts, own]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]

@@ -30,7 +30,9 @@ from vtcli.filters import contamination, duplicates, hashing, lengths, pass_rate
 from vtcli.filters.rolling import Rollouts
 from vtcli.judging import rubrics
 from vtcli.rollout.loop import Limits, RolloutRequest
+from vtcli.runs.identity import scoring_source
 from vtcli.schema import Sample, Scored, Stop, Trajectory
+from vtcli.signals import answer
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, encode_png
@@ -229,6 +231,26 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     assert len(asked) == 2 * QUESTIONS  # goes on where four had been
     again = {line["id"]: line["outcomes"][:4] for line in lines(longer.path / "facts" / "pass_rate.jsonl")}
     assert again == {name: fact["outcomes"] for name, fact in facts.items()}
+
+
+def test_stored_answers_are_scored_by_todays_rules(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rollout is made anew; what a judge said, broken rollouts and missing answers stay."""
+    changes: dict[str, Any] = {
+        "signals": {"answer": answer.measure},
+        "rules": ROWS | {"band": pass_rate.band},
+        "seed": 77,
+    }
+    before = set((home / ".facts" / "pass_rate").glob("*.jsonl"))
+    stage.run(config(home, "scored", **changes))
+    (path,) = set((home / ".facts" / "pass_rate").glob("*.jsonl")) - before
+    stored = {"outcomes": ["wrong", "right", "wrong", "right"], "answers": ["3", "4", None, "4"]}
+    stored |= {"asked": [False, False, False, True], "scored": "earlier code"}
+    path.write_text("".join(json.dumps(line | {"value": line["value"] | stored}) + "\n" for line in lines(path)))
+    asked = count_rollouts(monkeypatch)
+    made = stage.run(config(home, "again", **changes, max_broken=1.0))
+    found = [line["outcomes"] for line in lines(made.path / "facts" / "pass_rate.jsonl")]
+    assert asked == [] and found == [["right", "wrong", "wrong", "right"]] * QUESTIONS
+    assert {line["value"]["scored"] for line in lines(path)[-QUESTIONS:]} == {scoring_source()}
 
 
 async def by_tools(trajectory: Trajectory) -> Mapping[str, Any]:

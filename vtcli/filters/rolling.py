@@ -7,8 +7,9 @@ many are asked for, which rule asks and when it is content change no outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from vtcli.config.bounds import at_least, within
@@ -21,6 +22,7 @@ from vtcli.rollout import workers
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.rollout.stream import Measure
 from vtcli.schema import Sample, Stop, Trajectory
+from vtcli.signals.rules import Rule, asks_judge, score
 from vtcli.store import disk, records
 
 FORM = "answer"
@@ -63,11 +65,11 @@ class StoredRates:
     def get(self, content: str) -> PassRate:
         return self._known.get(content) or PassRate(content, ())
 
-    def put(self, rate: PassRate) -> None:
+    def put(self, *rates: PassRate) -> None:
         """Durably. Raises ``InputError`` for disk trouble."""
         with disk.locked(self.path.with_suffix(".lock"), LOCK_S, f"the pass rates in {self.path}"):
-            records.append(self.path, [rate])
-        self._known[rate.content] = rate
+            records.append(self.path, rates)
+        self._known |= {rate.content: rate for rate in rates}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,32 @@ class AnswerOutcome:
     outcome: Outcome
     answer: str | None
     asked: bool = False  # whether a judge was
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """Scores stored answers by today's rules, so that a mended rule costs no rollouts. What a judge said stays."""
+
+    source: str  # sha256 over the code that scores
+    right: str  # "answer_correct" | "answer_score"
+    rules: Mapping[str, Rule] | None  # further ones, as for the signal ``answer``
+    load: Callable[[RowFacts], Sample]  # without images
+
+    def __call__(self, row: RowFacts, rate: PassRate) -> PassRate:
+        sample = self.load(row)
+        asked = (*rate.asked, *(False for _ in rate.answers))
+        outcomes = map(partial(self._outcome, sample), rate.outcomes, rate.answers, asked)
+        return replace(rate, outcomes=tuple(outcomes), scored=self.source)
+
+    def _outcome(self, sample: Sample, outcome: Outcome, answer: str | None, asked: bool) -> Outcome:
+        if answer is None or outcome == "broken":
+            return outcome
+        value, correct = score(sample, answer, self.rules)
+        if (correct if self.right == "answer_correct" else value) > 0.5:
+            return "right"
+        if asked or outcome == "unjudged":
+            return outcome
+        return "unjudged" if outcome == "right" and asks_judge(sample) else "wrong"  # today a judge would be asked
 
 
 @dataclass
@@ -119,6 +147,7 @@ class PassRateMeter:
     load: Callable[[RowFacts], Sample]
     start: Callable[[], Awaitable[Player]]
     retry: bool = True  # what broke or was not judged; a merge of shards takes it as they left it
+    rescoring: Rescoring | None = None
 
     async def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> dict[tuple[str, str], PassRate]:
         """Of every plain question, over the first ``k`` of its rollouts. What broke or was not judged in an
@@ -128,6 +157,8 @@ class PassRateMeter:
             VtcliError: what the user has to mend. Finished questions are kept.
         """
         asked = [row for row in rows if row.form == FORM]
+        if self.rescoring:
+            await asyncio.to_thread(self._score_again, asked, self.rescoring)
         todo = [row for row in asked if self._missing(row, decided)]
         if todo:
             player = await self.start()
@@ -140,6 +171,12 @@ class PassRateMeter:
 
                 await workers.each(todo, measured, self.config.concurrency)
         return {row.key: self._rate(row) for row in asked}
+
+    def _score_again(self, rows: Sequence[RowFacts], rescoring: Rescoring) -> None:
+        known = [(row, self.stored.get(row.content)) for row in rows]
+        old = [(row, rate) for row, rate in known if rate.answers and rate.scored != rescoring.source]
+        if old:
+            self.stored.put(*(rescoring(row, rate) for row, rate in old))
 
     def _rate(self, row: RowFacts) -> PassRate:
         known = self.stored.get(row.content)
@@ -172,4 +209,5 @@ class PassRateMeter:
                 asked[n : n + 1] = [found.asked]
             if self.config.early_stop and decided(row, outcomes[: self.config.k]):
                 break
-        self.stored.put(PassRate(row.content, tuple(outcomes), tuple(answers), tuple(asked)))
+        source = self.rescoring.source if self.rescoring else ""
+        self.stored.put(PassRate(row.content, tuple(outcomes), tuple(answers), tuple(asked), source))

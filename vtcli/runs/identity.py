@@ -142,10 +142,21 @@ def _texts(values: Any) -> Iterator[str]:
 @functools.cache
 def package_source() -> str:
     """sha256 over the source of this package and of the stages, in a checkout or installed, and the judge's rubrics."""
-    found = hashlib.sha256()
     specs = [spec for name in OWN if (spec := importlib.util.find_spec(name)) is not None]
     folders = [Path(place) for spec in specs for place in spec.submodule_search_locations or ()]
-    for root, kind in [*((folder, "*.py") for folder in folders), (prompts_folder(), "*.yaml")]:
+    return _source([*((folder, "*.py") for folder in folders), (prompts_folder(), "*.yaml")])
+
+
+@functools.cache
+def scoring_source() -> str:
+    """sha256 over the code that says whether an answer is right: the signals and their scorers."""
+    spec = importlib.util.find_spec("vtcli.signals")
+    return _source([(Path(place), "*.py") for place in (spec and spec.submodule_search_locations) or ()])
+
+
+def _source(files: Iterable[tuple[Path, str]]) -> str:
+    found = hashlib.sha256()
+    for root, kind in files:
         for path in sorted(root.rglob(kind)):
             inside = path.relative_to(root)
             if inside.parts[0] not in WITHOUT_EFFECT:
