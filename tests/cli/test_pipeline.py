@@ -222,6 +222,9 @@ def test_a_mistake_ends_the_command_before_anything_is_made(monkeypatch: pytest.
     [
         ("rl", "rl.data=nothing:v1", r"nothing:v1"),
         ("rl", "rl.model=nothing@latest", r"nothing@latest"),
+        ("rl", "data=nothing", r"nothing"),
+        ("rl", "model=nothing", r"nothing"),
+        ("eval", "data=nothing", r"nothing"),
         ("rl", "rl.data=base:v1", r"base:v1.*model.*dataset"),
         ("eval", "eval.model=data:v1", r"data:v1.*dataset.*model"),
     ],

@@ -289,12 +289,16 @@ def test_a_run_that_differs_from_an_interrupted_one_says_in_what(
 ) -> None:
     """As ``rl.backend.zero_stage``: a checkpoint is of one stage, so the run begins at step 0, and tells it."""
 
-    def interrupted(stage: int, name: str = "policy") -> None:
+    def interrupted(stage: int, name: str = "policy", log: str = "{}") -> None:
         caplog.clear()
         values = {"rl": {"steps": 3, "backend": {"zero_stage": stage}}}
-        with pytest.raises(RuntimeError), open_run(settings(tmp_path, name=name), "rl", "model", values, []):
-            raise RuntimeError("killed")
+        with (
+            pytest.raises(FileNotFoundError),
+            open_run(settings(tmp_path, name=name), "rl", "model", values, []) as run,
+        ):
+            [(run.work / file).write_text(log) for file in ("metrics.jsonl", "no/folder")]  # which ends it
 
+    interrupted(1, log="")  # it failed before its first result: nothing can go on with it
     interrupted(2)
     interrupted(2)
     assert "begins anew" not in caplog.text
@@ -302,6 +306,8 @@ def test_a_run_that_differs_from_an_interrupted_one_says_in_what(
     assert "begins anew" not in caplog.text
     interrupted(3)
     assert "had rl.backend.zero_stage=2: give that again" in caplog.text
+    interrupted(0)
+    assert caplog.text.count("begins anew") == 1  # of two the newest
 
 
 def test_a_run_at_work_is_not_told_as_interrupted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

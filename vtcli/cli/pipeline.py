@@ -179,16 +179,18 @@ def is_artifact(reference: str) -> bool:
 
 
 def require_named(request: CommandRequest) -> None:
-    """Raises ``InputError`` for an artifact that the command names and that is not there, or is of another kind."""
+    """Raises ``InputError`` for an input that the command names and that is not there, or is of another kind. A hub's
+    names (``OWNER/NAME``) are not looked up."""
     stage, store = request.plan.stage, ArtifactStore(Path(str(request.values["home"])))
     for key, product in READS[stage].items():
-        named = str(at(request.values, f"{stage}.{key}"))
-        if key in request.unnamed or (key == "model" and request.asks_endpoint) or not is_artifact(named):
+        named = at(request.values, f"{stage}.{key}")
+        elsewhere = (stage, key) == ("eval", "model") and at(request.values, "eval.policy") in ("endpoint", "imported")
+        if key in request.unnamed or elsewhere or named in (None, compose.MISSING):
             continue
-        if product.kind == "model":
-            source_model(store, named, verify=False)
-        else:
-            store.resolve(named, product.kind, verify=False)
+        if product.kind != "model":
+            store.resolve(str(named), product.kind, verify=False)
+        elif is_artifact(str(named)) or "/" not in str(named):
+            source_model(store, str(named), verify=False)
 
 
 def resolve(request: CommandRequest) -> Inputs:

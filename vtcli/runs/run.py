@@ -6,6 +6,7 @@ its config and its parents' contents. Work that began with other files or other 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -264,12 +265,15 @@ def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew
 
 
 def _say_what_differs(work: Path, stage: str, text: str) -> None:
-    """Warns at the start of a run if one that was interrupted differs from it in a few keys, as ``zero_stage``."""
-    now = dict(track.flatten(json.loads(text)))
-    for memory in sorted(work.parent.glob(f"{stage}-*/{_KEYS_FILE}")) if not work.exists() else []:
+    """Warns at the start of a run if one that was interrupted differs from it in a few keys, as ``zero_stage``. Of
+    several it names the newest that had begun to work."""
+    now, found = dict(track.flatten(json.loads(text))), list(work.parent.glob(f"{stage}-*/{_KEYS_FILE}"))
+    for memory in sorted(found, key=_changed_at, reverse=True) if not work.exists() else []:
         try:
             if not disk.is_free(memory.parent.with_suffix(".lock")):
                 continue  # it runs
+            if not any(each.name not in _NO_WORK and _has_content(each) for each in memory.parent.iterdir()):
+                continue  # it failed before its first result
             earlier = dict(track.flatten(json.loads(memory.read_text())))
         except (OSError, ValueError):  # it has just finished, or is none of ours: no reason to end this run
             continue
@@ -279,6 +283,14 @@ def _say_what_differs(work: Path, stage: str, text: str) -> None:
             _log.warning(
                 "This run begins anew. The one in %s had %s: give that again to go on with it.", memory.parent, there
             )
+            return
+
+
+def _changed_at(path: Path) -> float:
+    """0 where it has just gone."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _say_why_anew(store: ArtifactStore, settings: RunSettings, identity: Identity) -> None:
