@@ -304,7 +304,7 @@ def _train(run: _Training) -> None:
     _require_agreement(run)
     if done == 0:
         validate(0, total)
-    every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best)
+    every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best, config.checkpoint_best_mode)
     saver = Saver(learner, run.checkpoints, every, beside=config.checkpoint_beside)
     known = False  # that checkpoint_best is a metric
     with StepBar("rl", total, done, quiet=rank != 0) as bar:
@@ -459,7 +459,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
         backend=config.backend,
         total_steps=steps * config.updates_per_step,
         temperature=config.temperature,
-        reference=load_model(family, dtype) if config.reference and config.loss.kl_coef > 0 else None,
+        reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
     if config.backend.sleep:

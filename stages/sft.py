@@ -190,7 +190,7 @@ def _train(
         return [submit(partial(train.__getitem__, i)) for i in schedule.batch(step)[own]] if step < steps else []
 
     coming = begin(done)  # a step ahead: images are decoded while the step before is learnt
-    every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best)
+    every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best, config.checkpoint_best_mode)
     saver = Saver(learner, checkpoints, every, beside=config.checkpoint_beside)
     known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # which is not measured in every step
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:

@@ -159,7 +159,7 @@ def workload(values: Mapping[str, Any]) -> Workload:
         steps=sum(number(p.get("steps"), f"rl.phases.{i}.steps") for i, p in enumerate(phases)),
         updates_per_step=updates,
         old_logprobs=updates > 1,  # engines/deepspeed.py: PPO's old policy
-        reference=convert(rl["loss"]["kl_coef"], float, "rl.loss.kl_coef") > 0,
+        reference=bool(rl.get("reference")) or convert(rl["loss"]["kl_coef"], float, "rl.loss.kl_coef") > 0,
         code=read_card(convert(values["env"], BoundCard, "env")).runner,
         freeze_vision=optim.freeze_vision,
         lora_rank=optim.lora.rank,
