@@ -122,7 +122,7 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def checkpoint_interval(every: int | str, best: str | None, mode: Literal["max", "min"]) -> Interval:
+def checkpoint_interval(every: int | str, best: str | None, mode: Literal["max", "min"] = "max") -> Interval:
     """``Interval.read``. The best checkpoint is one of those that were written, so their steps must not depend on the
     speed of a machine.
 
