@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,16 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
     with pytest.raises(Exception, match="Parquet"):
         export(ArtifactStore(damaged), "dataset@latest", "hf", tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "home"]
+
+
+def test_an_export_that_cannot_be_written_wants_another_target(store: ArtifactStore, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"raise it, or give another folder\.$"):
+            export(store, "dataset@latest", "verl", tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_an_export_into_a_link_to_an_empty_folder_fills_that_folder(store: ArtifactStore, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -78,6 +79,12 @@ def test_no_write_permission_is_said(tmp_path: Path) -> None:
         disk.write_atomic(locked / "a", b"x")
 
     assert "no permission" in in_child(work)
+
+
+def test_advice_names_home_unless_another_place_was_given(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert "or point `home` at another folder." in str(disk.io_error(full, tmp_path, "write"))
+    assert str(disk.io_error(full, tmp_path, "write", "give another folder")).endswith("or give another folder.")
 
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:

@@ -16,15 +16,18 @@ from vtcli.errors import InputError
 LEFTOVER = ".vtcli-tmp"
 """The ending of temporary files' names."""
 
+HOME = "point `home` at another folder"
+"""Advice on where else to write, for what belongs into the home."""
+
 _held: set[int] = set()
 
 _REMEDIES = {
-    errno.ENOSPC: "The disk is full: free some space there, or point `home` at another disk.",
-    errno.EDQUOT: "Your disk quota is used up: free some space there, or point `home` at another disk.",
-    errno.EFBIG: "The file would exceed the file size limit (`ulimit -f`): raise it, or point `home` elsewhere.",
-    errno.EACCES: "You have no permission: change the folder's rights, or point `home` at a folder of yours.",
-    errno.EPERM: "You have no permission: change the folder's rights, or point `home` at a folder of yours.",
-    errno.EROFS: "The file system is read-only: point `home` at a place that can be written.",
+    errno.ENOSPC: "The disk is full: free some space there, or {elsewhere}.",
+    errno.EDQUOT: "Your disk quota is used up: free some space there, or {elsewhere}.",
+    errno.EFBIG: "The file would exceed the file size limit (`ulimit -f`): raise it, or {elsewhere}.",
+    errno.EACCES: "You have no permission: change the folder's rights, or {elsewhere}.",
+    errno.EPERM: "You have no permission: change the folder's rights, or {elsewhere}.",
+    errno.EROFS: "The file system is read-only: {elsewhere}.",
     errno.ENOENT: "It does not exist: check the path.",
     errno.ENOTDIR: "A part of the path is a file, not a folder: check the path.",
 }
@@ -34,19 +37,20 @@ class LockHeld(InputError):
     """A lock that another process has."""
 
 
-def io_error(error: OSError, path: Path | str, doing: str) -> InputError:
-    """An ``OSError`` for the user: the attempt, the place, the cause, and the remedy."""
-    remedy = _REMEDIES.get(error.errno or 0, "Check the path and the disk.")
+def io_error(error: OSError, path: Path | str, doing: str, elsewhere: str = HOME) -> InputError:
+    """An ``OSError`` for the user: the attempt, the place, the cause, and the remedy. ``elsewhere`` is advice where
+    else to write."""
+    remedy = _REMEDIES.get(error.errno or 0, "Check the path and the disk.").format(elsewhere=elsewhere)
     return InputError(f"Cannot {doing} {path}: {error.strerror or error}. {remedy}")
 
 
 @contextmanager
-def checked(path: Path | str, doing: str = "write") -> Generator[None]:
-    """Turn any ``OSError`` of the block into an ``InputError`` that names ``path``."""
+def checked(path: Path | str, doing: str = "write", elsewhere: str = HOME) -> Generator[None]:
+    """Turn any ``OSError`` of the block into an ``InputError`` that names ``path``, as ``io_error`` has it."""
     try:
         yield
     except OSError as error:
-        raise io_error(error, path, doing) from error
+        raise io_error(error, path, doing, elsewhere) from error
 
 
 def fsync_dir(path: Path) -> None:

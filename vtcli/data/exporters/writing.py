@@ -47,7 +47,7 @@ def export(
     if folder.is_mount():
         raise InputError(f"{folder} is where a disk is mounted, and cannot be replaced. Give a folder in it.")
     draft = folder.with_name(f".{folder.name}{disk.LEFTOVER}")
-    with disk.checked(folder):
+    with disk.checked(folder, elsewhere="give another folder"):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         try:
