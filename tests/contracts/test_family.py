@@ -211,7 +211,8 @@ def test_a_class_without_every_member_of_a_family_is_refused(monkeypatch: pytest
 def test_a_folder_that_does_not_say_what_it_is_is_one_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(InputError, match=r"config\.json does not say what model it is"):
+    why = r" \(there is no config\.json in " if content is None else ""
+    with pytest.raises(InputError, match=rf"config\.json does not say what model it is{why}"):
         open_family(tmp_path)
 
 

@@ -283,6 +283,9 @@ def test_a_set_without_rows_is_named(tmp_path: Path) -> None:
     task = Task(partial(generate, path=str(tmp_path / "rows.csv"), name="own"), train=None)
     with pytest.raises(InputError, match=r"rows\.csv: no row is of a split that is asked for, or none at all"):
         counted(Data({"own": task}))
+    (tmp_path / "rows.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"rows\.jsonl: empty\. Give a file with rows"):
+        counted(Data({"own": Task(partial(generate, path=str(tmp_path / "rows.jsonl"), name="own"), train=None)}))
     assert counted(Data({"own": Task(task.generate, train=0)}))[0].tasks["own"].train == 0
 
 

@@ -423,6 +423,10 @@ def test_every_preset_is_read_and_mistakes_in_a_mapping_are_named() -> None:
         read_mapping(None, {"strip": ["("]})
     with pytest.raises(ConfigError, match="box_size"):
         read_mapping(None, {"box_space": "resized"})
+    with pytest.raises(ConfigError, match=r"mapping\.take\.train: \[5, 2\] has its end before its start"):
+        read_mapping(None, {"take": {"test": [0, None], "train": [5, 2]}})
+    with pytest.raises(ConfigError, match=r"mapping\.take\.train: \[-1, 2\] begins before row 0"):
+        read_mapping(None, {"take": {"train": [-1, 2]}})
 
 
 def test_a_marker_between_words_keeps_its_number() -> None:

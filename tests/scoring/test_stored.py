@@ -93,7 +93,7 @@ def line(value: Scored | Trajectory, **changes: object) -> str:
     [
         (["line", {"schema_version": 99}], "line 1 has schema version 99; this vtcli reads 1"),
         (["line", {"type": "TrainRow"}], "holds a TrainRow; a Scored or Trajectory or Score was expected"),
-        (["garbage"], "line 1 is not a record of vtcli"),
+        (["garbage"], r"line 1 is not a record of vtcli \(it has no key 'schema_version'; a Scored or Trajectory or"),
         (["twice"], "'t0' occurs twice"),
         (["nothing"], "holds no trajectory"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from vtcli.data.generators.item import Survey
 from vtcli.data.inputs import survey
@@ -44,6 +45,8 @@ def counted(data: Data, merged: object = None) -> tuple[Data, list[str]]:
             notes += _left(found, found.rows, key, counts[split])
         tasks[name] = replace(task, **counts)
     if empty and not any(getattr(task, split) for task in tasks.values() for split in HELD_OUT_FIRST):
+        if all(Path(source).is_file() and not Path(source).stat().st_size for source in empty):
+            raise InputError(f"{' and '.join(dict.fromkeys(empty))}: empty. Give a file with rows.")
         raise InputError(
             f"{' and '.join(dict.fromkeys(empty))}: no row is of a split that is asked for, or none at all."
         )

@@ -133,8 +133,10 @@ def model_type(folder: Path) -> str:
     try:
         found = json.loads(path.read_text())["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        reason = f"there is no {path.name} in {folder}" if missing else f"{type(error).__name__}: {error}"
         raise InputError(
-            f"{path} does not say what model it is ({type(error).__name__}: {error}): expected a Hugging Face folder "
+            f"{path} does not say what model it is ({reason}): expected a Hugging Face folder "
             "with a config.json that has a model_type. Copy or download the folder again."
         ) from error
     return str(found)

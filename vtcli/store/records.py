@@ -99,18 +99,19 @@ def _line(item: Any) -> str:
 
 def parse(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
     """The object of one line, of one of ``kinds``. Raises ``InputError``, which says ``where``, for any other."""
+    wanted = " or ".join(each.__name__ for each in kinds)
     try:
         envelope = json.loads(line)
         version, kind, value = envelope["schema_version"], envelope["type"], envelope["value"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"it has no key {error}; a {wanted} was expected" if isinstance(error, KeyError) else error
         raise InputError(
-            f"{where} is not a record of vtcli ({error}): the file is damaged or of another kind."
+            f"{where} is not a record of vtcli ({reason}): the file is damaged or of another kind."
         ) from error
     if version != SCHEMA_VERSION:
         raise InputError(f"{where} has schema version {version}; this vtcli reads {SCHEMA_VERSION}. Make it anew.")
     cls = next((each for each in kinds if each.__name__ == kind), None)
     if cls is None:
-        wanted = " or ".join(each.__name__ for each in kinds)
         raise InputError(f"{where} holds a {kind}; a {wanted} was expected. Give the right file.")
     try:
         return codec.decode(cls, value)

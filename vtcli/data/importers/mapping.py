@@ -129,6 +129,12 @@ def _read(name: str | None, own: str) -> RowMapping:
         given = values[key]
         values[key] = [given] if isinstance(given, str) else given or []
     found = convert(values, RowMapping, "mapping")
+    for split, (begin, end) in (found.take or {}).items():
+        if begin < 0 or (end is not None and end < begin):
+            wrong = "begins before row 0" if begin < 0 else "has its end before its start"
+            raise ConfigError(
+                f"mapping.take.{split}: [{begin}, {end}] {wrong}. Expected [FIRST, END], END not included."
+            )
     for pattern in found.strip:
         try:
             re.compile(pattern)
