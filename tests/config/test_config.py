@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -101,6 +102,7 @@ def test_flags_of_hydra_are_left_to_hydra() -> None:
         ("rl.optm.lr=1", "Did you mean 'rl.optim.lr'?"),
         ("lr=1", "Did you mean 'rl.optim.lr'?"),
         ("rl.phases.0.step=1", "Did you mean 'rl.phases.0.steps'?"),
+        ("env.preset=x", "Keys there: _target_, "),  # a plug point, whose keys are its own: no key from elsewhere
         ("+sed=1", "Did you mean 'seed'?"),
         ("+recpie=toolsrl", "Did you mean 'recipe'?"),
         ("~rl.los", "Did you mean 'rl.loss'?"),
@@ -224,6 +226,15 @@ def test_a_users_own_folder_of_recipes(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "mine.yaml").write_text("# @package _global_\nseed: 41\n")
     assert composed("+recipe=mine", "--config-dir", str(tmp_path))["seed"] == 41
+
+
+def test_a_folder_that_may_not_be_read_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tmp_path.chmod(0o000)
+    if os.geteuid() == 0:  # root may read anywhere
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match=r"--config-dir .*: this folder cannot be read \(permission denied\)"):
+        compose.plan("rl", ["--config-dir", str(tmp_path)])
+    tmp_path.chmod(0o700)
 
 
 def test_a_users_own_data(tmp_path: Path) -> None:

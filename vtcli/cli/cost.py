@@ -223,8 +223,9 @@ def read_measured(path: Path) -> Calibration:
         gpu = Gpu(**found["gpu"]) if found.get("gpu") else None
         return Calibration(str(found["kind"]), f"{found['kind']}, {path}", dict(found["constants"]), gpu)
     except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"it has no key {error}" if isinstance(error, KeyError) else error
         raise InputError(
-            f"{path} holds no measured constants ({error}): make it with `vtcli plan --measure`."
+            f"{path} holds no measured constants ({reason}): make it with `vtcli plan --measure`."
         ) from error
 
 
@@ -251,6 +252,10 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
         raise ConfigError(f"{' '.join(extra)}: --check compares published runs alone. Leave this out, or --check")
     if options.check and options.fit:
         raise ConfigError("--check --fit: --check compares published runs, and --fit searches for one. Leave one out.")
+    if options.check and options.measure:
+        raise ConfigError(
+            "--check --measure: --check compares published runs, and --measure this machine. Leave one out."
+        )
     console = Console()
     if options.measure:
         from vtcli.engines import calibrate
@@ -259,7 +264,7 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
         path = options.constants or Path(str(tiny["home"])) / MEASURED
         calibrate.write(path, tiny["model"]["family"], tiny["model"]["architecture"])
         console.print(f"written to {path}")
-        if not any(a.startswith("cluster=") for a in argv) and not options.check:
+        if not any(a.startswith("cluster=") for a in argv):
             print_all([plans.constants(_constants(path))], console)
             return 0
     if options.check:

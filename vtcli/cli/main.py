@@ -119,7 +119,12 @@ def _disk_problem(error: OSError) -> str | None:
     advice = {
         errno.ENOSPC: "the disk is full: make room or set VTCLI_HOME to another disk, then give the same command again",
         errno.EDQUOT: "your disk quota is used up: make room, then give the same command again",
-        errno.EACCES: "no permission to write there: choose another folder with VTCLI_HOME or start elsewhere",
+        errno.EFBIG: "the file would exceed the file size limit (`ulimit -f`): raise it",
+        errno.EIO: "the disk fails (`dmesg` says more): set VTCLI_HOME to another disk, or start elsewhere",
+        errno.EMFILE: "this process has too many files open (`ulimit -n`): raise the limit",
+        errno.ENFILE: "this machine has too many files open: end other programs, then give the same command again",
+        errno.EACCES: "you have no permission there: change the rights of that path, give another (VTCLI_HOME, "
+        "--config-dir) or start elsewhere",
         errno.EROFS: "that file system is read-only: choose another folder with VTCLI_HOME or start elsewhere",
         errno.ENAMETOOLONG: "a name may have 255 bytes: shorten what you gave, or set VTCLI_HOME to a shorter path",
         errno.ENOTDIR: "a part of that path is a file, not a folder: check it, and VTCLI_HOME",

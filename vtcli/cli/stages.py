@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vtcli.cli.console import results_only, say
+from vtcli.errors import ConfigError
 
 if TYPE_CHECKING:
     from vtcli.cli.pipeline import CommandRequest, Inputs
@@ -59,7 +60,7 @@ _add_stage("serve", "Serve a model as an agent: an OpenAI-compatible endpoint at
 
 
 def previewing(argv: list[str]) -> list[str]:
-    """Writes ``--preview 20`` as the key that it stands for.
+    """Writes ``--preview 20`` as the key that it stands for. Raises ``ConfigError`` for 0, which shows no row.
 
     >>> previewing(["data=mine", "--preview", "20"]), previewing(["--preview=5"])
     (['data=mine', 'synth.preview=20'], ['synth.preview=5'])
@@ -67,10 +68,13 @@ def previewing(argv: list[str]) -> list[str]:
     words: list[str] = []
     for word in argv:
         if words and words[-1] == "--preview":
-            words[-1] = f"synth.preview={word}"
+            words[-1] = f"--preview={word}"
         else:
-            words.append(word.replace("--preview=", "synth.preview=", 1) if word.startswith("--preview=") else word)
-    return ["synth.preview=20" if word == "--preview" else word for word in words]
+            words.append(word)
+    if "--preview=0" in words:
+        raise ConfigError("--preview 0: expected at least 1 row. Leave --preview out to import all of them.")
+    words = ["--preview=20" if word == "--preview" else word for word in words]
+    return [f"synth.{word[2:]}" if word.startswith("--preview=") else word for word in words]
 
 
 def run_stage(stage: str, argv: list[str]) -> None:
@@ -101,7 +105,6 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
     """
     from vtcli.cli import pipeline
     from vtcli.config import compose
-    from vtcli.errors import ConfigError
 
     if not pipeline.leaves_out(plan):
         return plan

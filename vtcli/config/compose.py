@@ -82,7 +82,7 @@ def own_folder(given: str | Path | None) -> Path | None:
     """A user's own recipes, data and the like: the folder of ``--config-dir``, laid out as ``conf/``.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: there is no such folder, or it cannot be read.
     """
     if not given:
         return None
@@ -91,6 +91,8 @@ def own_folder(given: str | Path | None) -> Path | None:
             f"--config-dir {given}: there is no such folder. Expected one laid out as {folder()}, such as one with "
             "recipe/mypaper.yaml"
         )
+    if not os.access(given, os.R_OK | os.X_OK):
+        raise ConfigError(f"--config-dir {given}: this folder cannot be read (permission denied). Change its rights.")
     return Path(given).resolve()
 
 
@@ -124,10 +126,12 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     """Split ``argv`` into flags and overrides and rewrite these; of files it reads a recipe's and a scale's defaults.
 
     Raises:
-        ConfigError: a variant that the recipe does not have, recipes of different data in one sweep.
+        ConfigError: an unknown option, a variant that the recipe does not have, recipes of different data in one sweep.
     """
     command, argv = written(stage, argv), spelled_out(stage, argv)
-    args = get_args_parser().parse_intermixed_args(list(argv))
+    args, unknown = get_args_parser().parse_known_intermixed_args(list(argv))
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: there is no such option. `vtcli {stage} --help` lists those that there are.")
     given = set(cast(list[str], args.overrides))
     flags = [a for a in argv if a not in given]
     rewritten = [f"stage={stage}"]
@@ -413,7 +417,8 @@ def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: set[
         close = difflib.get_close_matches(last, siblings, n=1, cutoff=0.75)
         if override.is_add() and not close:
             continue
-        best = f"{parent}.{close[0]}" if close and parent else close[0] if close else _elsewhere(key, known, stage)
+        elsewhere = None if "_target_" in siblings else _elsewhere(key, known, stage)  # a plug point has its own keys
+        best = f"{parent}.{close[0]}" if close and parent else close[0] if close else elsewhere
         hint = f" Did you mean {best!r}?" if best else f" Keys there: {', '.join(sorted(siblings)) or 'none'}."
         new = "" if override.is_add() or override.is_delete() else f" (A new key is added with +{key}=…)"
         raise ConfigError(f"{override.input_line}: there is no key {key!r} in the configuration.{hint}{new}")
