@@ -3,8 +3,10 @@
 from fractions import Fraction
 
 import pytest
+from fakes import make_sample
 
 from vtcli.signals.scorers import numerals
+from vtcli.signals.scorers.table import SCORERS
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,16 @@ from vtcli.signals.scorers import numerals
 )
 def test_numbers_are_read_as_they_are_written(reply: str, number: str | None) -> None:
     assert numerals.read(reply) == (None if number is None else Fraction(number))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given_text", "paper", "kits"),
+    [
+        *[("10", "9", 0.8, 0.9), ("4", "3", 0.5, 0.6), ("10", "5", 0.0, 0.1), ("20", "19", 0.9, 1.0)],
+        *[("100", "95", 0.9, 1.0), ("3", "4", 0.4, 0.4), ("2", "3", 0.0, 0.1), ("0", "0", 1.0, 1.0)],
+        *[("2.5", "2.5 meters", 1.0, 1.0), ("0", "1", 0.0, 0.0)],
+    ],
+)
+def test_mean_relative_accuracy_is_exact(wanted: str, given_text: str, paper: float, kits: float) -> None:
+    assert SCORERS["vsi"](make_sample(None, answer=wanted, truth={}), given_text).score == pytest.approx(paper)
+    assert SCORERS["vsi_kits"](make_sample(None, answer=wanted, truth={}), given_text).score == pytest.approx(kits)
