@@ -104,6 +104,8 @@ def test_the_exact_bonus(required, done, turns, paper, code):
 def test_trial_and_error_never_earns_more_than_the_exact_sequence(tried):
     """3.3.2 (a): the bonus tells "an immediate, correct tool call" from a solution by trial and error."""
     exact, tries = signals(1, ["rotate_270"], ["rotate_270"]), signals(1, ["rotate_270"], [tried, "rotate_270"])
+    literal = Rules(optional="not_required")  # by the paper's words alone it earns more
+    assert only(tries, rules=literal).total == pytest.approx(2.3)
     plain = [signals(0, ["rotate_270"], ["rotate_270"])] * 6
     assert only(exact).total == pytest.approx(2.2) and only(tries).total == pytest.approx(2.1)
     found = strategic([tries, tries, *plain])  # alone right, in formula 3 too

@@ -53,9 +53,9 @@ class Rules:
     """Readings of the terms: the paper's first, the released code's second."""
 
     exact: Literal["sequence", "set"] = "sequence"  # the required tools in order, no other of STEPS | the same of CORE
-    # What counts as an optional tool. Where a turn is required, another turn or flip is an incorrect step, and no tool:
-    # else trial and error would earn more than the exact sequence, which 3.3.2 (a) rules out.
-    optional: Literal["not_required", "outside_core"] = "not_required"
+    # What counts as an optional tool: not_required is the paper's word. By correct_step another turn or flip where one
+    # is required is a wrong step and no tool: else trial and error would earn more than the exact sequence (3.3.2 (a)).
+    optional: Literal["correct_step", "not_required", "outside_core"] = "correct_step"
     compared: Literal["optional", "any"] = "optional"  # tools that divide a group into T+ and T-
     turn_limit: Literal["n+1", "max(2,n)"] = "n+1"
     spurious: Literal["nothing_required", "no_orientation_required"] = "nothing_required"
@@ -176,7 +176,7 @@ def _if_right(p: Play, value: float) -> float | None:
 def _optional(p: Play, rules: Rules) -> frozenset[str]:
     if rules.optional == "outside_core":
         return p.used - CORE
-    turned = ORIENTATION.intersection(p.required)
+    turned = rules.optional == "correct_step" and ORIENTATION.intersection(p.required)
     return p.used.difference(p.required, ORIENTATION | {"rotate"} if turned else ())
 
 
