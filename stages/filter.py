@@ -407,9 +407,7 @@ def _measurement(config: Config, stage: StageRun, source: ModelSource, rubrics: 
     limits = {key: value for key, value in codec.encode(config.limits).items() if key != "timeout_s"}
     own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, limits]
     own += [] if offered else ["without tools"]
-    own += (
-        [] if _ours(config) else [scoring_source()]
-    )  # a signal from outside may use ours; its answers are not rescored
+    own += [] if _ours(config) else [scoring_source()]  # another signal may use ours; its answers are not rescored
     texts = {rubric: codec.encode(load_rubric(rubric)) for rubric in rubrics}
     value = [_weights(stage, source), outside_code(targets(sections)), sections, texts, own]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from fakes import make_sample
 
-from vtcli.signals.scorers import letters
+from vtcli.errors import EngineError
+from vtcli.signals.scorers import formulas, letters
 from vtcli.signals.scorers.grade import Grade
 from vtcli.signals.scorers.table import SCORERS
 
@@ -66,3 +67,22 @@ def test_options_that_are_opposite_formulas_are_told_apart() -> None:
     wrong = ["\\boxed{\\sqrt{2}}", "The answer is $\\sqrt{2}$.", "A"]
     assert [SCORERS["formula"](sample, reply) for reply in right] == [Grade(1.0, 1)] * 4
     assert [SCORERS["formula"](sample, reply) for reply in wrong] == [Grade(0.0, 0)] * 3
+
+
+@pytest.mark.slow
+def test_formulas_are_compared_and_never_hold_the_run() -> None:
+    assert formulas.same_formula("\\frac{1}{2}", "0.5")
+    assert formulas.same_formula("\\boxed{2\\sqrt{2}}", "\\sqrt{8}")
+    assert not formulas.same_formula("\\sqrt{7}", "\\sqrt{8}")
+    assert SCORERS["formula"](make_sample(answer="[1,2]", truth={}), "2") == Grade(0.0, 0)
+    assert not formulas.same_formula("9^{9^{9^{9}}}", "\\sqrt{8}")
+    assert formulas.same_formula("\\frac{2}{4}", "\\frac{1}{2}")  # after a process that was killed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formulas, "WALL_S", 0.0)
+        with pytest.raises(EngineError, match="said nothing for 0 s"):  # no answer is wrong because of the machine
+            formulas.same_formula("2x + x", "3x")
+    assert formulas.same_formula("2x + x", "3x")
+    asked = make_sample(question="What is it?\nA. x\nB. x^2", answer="x^2", truth={"choices": ["x", "x^2"]})
+    assert SCORERS["formula"](asked, "\\boxed{x \\cdot x}").correct == 1
+    formulas._process()[0].kill()  # by somebody else: a right answer stays right
+    assert formulas.same_formula("4x + x", "5x")

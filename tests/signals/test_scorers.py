@@ -333,7 +333,7 @@ def test_mmmu() -> None:
             ("\\frac12", "1/2", Grade(1.0, 1)),
             ("60^\\circ", "60", Grade(1.0, 1)),
         ],
-        *[("1000", "1,000", Grade(1.0, 1)), ("[1,2]", "[1, 2]", Grade(1.0, 1)), ("[1,2]", "2", Grade(0.0, 0))],
+        *[("1000", "1,000", Grade(1.0, 1)), ("[1,2]", "[1, 2]", Grade(1.0, 1))],
         *[("\\frac{1}{2}", "2", Grade(0.0, 0)), ("-\\frac{1}{2}", "-0.5", Grade(1.0, 1))],
         *[("3", "I cannot see the triangle here", Grade(0.0, 0, False)), ("3", "\\boxed{}", Grade(0.0, 0, False))],
         *[("3", "The answer is 3, because 5 - 2 = 3", Grade(1.0, 1)), ("5", "Therefore, x = 5.", Grade(1.0, 1))],
@@ -349,22 +349,8 @@ def test_mmmu() -> None:
 def test_a_plain_formula_is_read_without_a_process(
     answer: str, reply: str, grade: Grade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formulas, "WALL_S", 0.0)  # who asks math-verify is told: not the same
+    monkeypatch.setattr(formulas, "WALL_S", 0.0)  # who asks math-verify is told
     assert SCORERS["formula"](asked(answer), reply) == grade
-
-
-@pytest.mark.slow
-def test_formulas_are_compared_and_never_hold_the_run() -> None:
-    assert formulas.same_formula("\\frac{1}{2}", "0.5")
-    assert formulas.same_formula("\\boxed{2\\sqrt{2}}", "\\sqrt{8}")
-    assert not formulas.same_formula("\\sqrt{7}", "\\sqrt{8}")
-    assert not formulas.same_formula("9^{9^{9^{9}}}", "\\sqrt{8}")
-    assert formulas.same_formula("\\frac{2}{4}", "\\frac{1}{2}")  # after a process that was killed
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formulas, "WALL_S", 0.0)
-        assert not formulas.same_formula("2x + x", "3x")
-    assert formulas.same_formula("2x + x", "3x")  # a busy machine's time-out is not kept
-    assert SCORERS["formula"](asked("x^2", choices=["x", "x^2"]), "\\boxed{x \\cdot x}").correct == 1
 
 
 @pytest.mark.parametrize(

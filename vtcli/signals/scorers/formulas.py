@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
-from vtcli.errors import ConfigError
+from vtcli.errors import EngineError
 from vtcli.schema import Sample
 from vtcli.signals.scorers import letters, numerals
 from vtcli.signals.scorers.grade import NOTHING, Grade, references
@@ -27,7 +28,7 @@ from vtcli.signals.scorers.texts import boxed, same_words
 
 MAX_CHARS = 500
 CPU_S = 5.0
-WALL_S = 60.0  # of a busy machine, for CPU_S or for the start of the process
+WALL_S = 300.0  # of a busy machine, for CPU_S or for the start of the process
 SENTENCE_WORDS = 4  # words of three letters and more that make a reply a sentence
 DYNAMATH_ERROR = 0.001
 
@@ -54,10 +55,14 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def same_formula(text: str, answer: str) -> bool:
-    """True if both are the same as numbers, by words, or by math-verify; False where it takes more than 5 s of CPU.
+    """True if both are the same as numbers, by words, or by math-verify; False where it takes more than 5 s of CPU, or
+    cannot compare them.
 
     Words decide between formulas only where both have the same operators, so that ``x-1`` is not ``x+1``. Plain sides
     never reach math-verify, which needs 15 ms: equal texts, two numbers or fractions, words for a number.
+
+    Raises:
+        EngineError: math-verify does not start, or says nothing for five minutes. That is the machine's fault.
     """
     text, answer = (_ascii(boxed(t) or t) for t in (text, answer))
     sides = [_flat(side) for side in (text, answer)]
@@ -70,11 +75,7 @@ def same_formula(text: str, answer: str) -> bool:
         return True
     if max(len(text), len(answer)) > MAX_CHARS or not all(map(_mathematical, (text, answer))):
         return False
-    try:
-        return _asked(text, answer)
-    except TimeoutError:
-        logging.getLogger(__name__).warning(f"math-verify took more than {WALL_S:.0f} s; counted as not the same")
-        return False
+    return _asked(text, answer)
 
 
 def _ascii(text: str) -> str:
@@ -121,20 +122,32 @@ def _mathematical(text: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def _asked(text: str, answer: str) -> bool:
-    """The verdict of math-verify; False where its process used up ``CPU_S``. A ``TimeoutError`` is not kept."""
+    """The verdict of math-verify; False where its process uses up ``CPU_S``, or ends twice. Errors are not kept."""
     with _ONE_AT_A_TIME:
-        process = _process()
-        try:
-            process.send((text, answer))
-            if process.poll(WALL_S):
-                return bool(process.recv())
-            raise TimeoutError
-        except (EOFError, ConnectionError):  # the kernel ended it
-            _process.cache_clear()
-            return False
-        except BaseException:  # its late answer is nobody's
-            _process.cache_clear()
-            raise
+        for _ in range(2):  # the first end may be somebody else's doing
+            process, pipe = _process()
+            try:
+                pipe.send((text, answer))
+                return bool(_received(pipe))
+            except (EOFError, ConnectionError):
+                _process.cache_clear()
+                process.join(WALL_S)
+                if process.exitcode == -signal.SIGPROF:
+                    return False
+            except BaseException:  # its late answer is nobody's
+                _process.cache_clear()
+                raise
+    logging.getLogger(__name__).warning("math-verify ends over %r and %r: they count as not the same", text, answer)
+    return False
+
+
+def _received(pipe: Connection) -> object:
+    if not pipe.poll(WALL_S):
+        raise EngineError(
+            f"math-verify, which compares formulas, said nothing for {WALL_S:.0f} s: this machine has too much to do, "
+            "or has stopped the process. Give the same command again"
+        )
+    return pipe.recv()
 
 
 def stated(text: str) -> str | None:
@@ -150,27 +163,21 @@ def stated(text: str) -> str | None:
 
 
 @cache
-def _process() -> Connection:
-    """The process of math-verify, started and ready.
-
-    Raises:
-        TimeoutError: it was not ready after ``WALL_S``.
-        ConfigError: it ended while it started.
-    """
+def _process() -> tuple[BaseProcess, Connection]:
+    """The process of math-verify, started and ready, and the pipe to it. Raises ``EngineError`` where it is not."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    context.Process(target=_serve, args=(theirs,), daemon=True).start()
+    process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
     theirs.close()
     try:
-        if not ours.poll(WALL_S):
-            raise TimeoutError
-        ours.recv()
+        _received(ours)
     except EOFError:
-        raise ConfigError(
+        raise EngineError(
             "the process that compares formulas ended while it started (its message is above); "
             "`python -c 'import math_verify'` shows whether math-verify can be imported"
         ) from None
-    return ours
+    return process, ours
 
 
 def _serve(pipe: Connection) -> None:
