@@ -69,7 +69,9 @@ test-sandbox: setup
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 # In several processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come after it.
-VLLM_FAMILIES := qwen2_5_vl qwen3_vl qwen3_vl_moe internvl idefics3
+# One family in `.ci/run`, on both wires; the others before a release.
+VLLM_FAMILIES := qwen2_5_vl
+VLLM_OTHERS := qwen3_vl qwen3_vl_moe internvl idefics3 qwen2_vl smolvlm llava_onevision
 test-vllm: test-vllm-stages test-vllm-engines
 
 test-vllm-stages: setup-vllm
@@ -82,11 +84,13 @@ test-vllm-engines: setup-vllm
 	$(VLLM_TESTS) tests/engines/vllm/test_vllm_async.py
 	$(VLLM_TESTS) tests/engines/vllm tests/families/test_released_templates.py --ignore tests/engines/vllm/test_vllm_async.py
 
-# What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; half an hour, before a release.
-test-wide: setup-vllm
+# What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; an hour, before a release.
+test-wide: setup-vllm test-sandbox
 	tests/support/slurm_node.sh install
 	$(BIN)/python -m pytest -q -m wide tests/attacks tests/cli tests/engines/learner tests/serve tests/stages
-	for family in qwen2_vl smolvlm llava_onevision $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
+	$(BIN)/python -m pytest -q -rs -m "slurm and wide" tests/stages/test_slurm_jobs.py tests/stages/test_slurm_nodes.py
+	for family in $(VLLM_OTHERS); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
+	for family in $(VLLM_OTHERS) $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
 	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
 	$(VLLM_WIDE) tests/engines/vllm
 

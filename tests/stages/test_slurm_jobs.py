@@ -199,6 +199,7 @@ def test_a_pipeline_that_is_stopped_twice_ends_as_one_that_is_not(env: dict[str,
     assert not [path for path in (work / "artifacts" / ".work").iterdir() if path.is_dir()]
 
 
+@pytest.mark.wide
 def test_a_sweep_runs_through_the_submitit_launcher(env: dict[str, str], tmp_path: Path) -> None:
     sweep = [sys.executable, "-m", "vtcli", "synth", "--multirun", "hydra/launcher=submitit_slurm", "seed=0,1", *SIZES]
     command(*sweep, "hydra.launcher.timeout_min=10", env=env, cwd=tmp_path)
@@ -210,6 +211,7 @@ def test_a_sweep_runs_through_the_submitit_launcher(env: dict[str, str], tmp_pat
     assert "There is no artifact nothing:v1" in done.stderr
 
 
+@pytest.mark.wide
 def test_a_job_asks_the_server_of_another_job_and_ends_it(env: dict[str, str], tmp_path: Path) -> None:
     import tiny_model
 
@@ -231,6 +233,7 @@ def test_a_job_asks_the_server_of_another_job_and_ends_it(env: dict[str, str], t
     assert "is over" in (tmp_path / f"vtcli-client-{late}.out").read_text()
 
 
+@pytest.mark.wide
 def test_a_paper_is_reproduced_by_jobs_that_wait_for_each_other(env: dict[str, str], tmp_path: Path) -> None:
     rows = ",".join(f"{task}:{{tool:2,answer:2,perceive:2}}" for task in TASKS)
     more = [word for word in SIZES if word != "scale=tiny"]
@@ -254,6 +257,7 @@ def test_a_paper_is_reproduced_by_jobs_that_wait_for_each_other(env: dict[str, s
     assert "| figure | the paper prints | before | seed 0 | mean |" in table
 
 
+@pytest.mark.wide
 def test_an_array_of_evals_is_put_together(env: dict[str, str], tmp_path: Path) -> None:
     import tiny_model
 
@@ -270,6 +274,7 @@ def test_an_array_of_evals_is_put_together(env: dict[str, str], tmp_path: Path) 
     assert len((store.resolve("report:v1").path / "trajectories.jsonl").read_text().splitlines()) == 6
 
 
+@pytest.mark.wide
 def test_arrays_import_and_filter_as_one_process_does(env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "img").mkdir()
     rows: list[str] = []

@@ -180,7 +180,8 @@ def begin(env: dict[str, str], tmp_path: Path, silent_s: str) -> TwoNodeRun:
     return TwoNodeRun(number, output, work / "artifacts", hold)
 
 
-@pytest.mark.parametrize("lost", ["killed", pytest.param("frozen", marks=pytest.mark.wide)])
+@pytest.mark.wide  # `.ci/run` has a job that is stopped twice
+@pytest.mark.parametrize("lost", ["killed", "frozen"])
 def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
     env: dict[str, str], tmp_path: Path, lost: str
 ) -> None:
