@@ -1,4 +1,4 @@
-# make quickstart | easy-vqa | test | test-slow | test-sandbox | test-vllm | test-slurm | test-wide | test-harness | check | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | easy-vqa | test | test-slow | test-attacks | test-vllm | test-slurm | test-slice | test-all | test-harness | check | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -6,6 +6,8 @@ PIP_ARGS ?=
 VENV := .venv
 VLLM := .venv-vllm
 HARNESS := .venv-harness
+# Two processes, whole files each: a module's fixtures are made once.
+QUICK = $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10
 SLOW = $(BIN)/python -m pytest -q --durations=15 -m "slow and not rounds and not slurm and not wide"
 VLLM_WIDE = $(VLLM)/bin/python -m pytest -q -rs -m wide
 VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm and not wide"
@@ -15,9 +17,9 @@ STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
-test test-slow test-slow-stages test-slow-rest test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-wide: export OMP_NUM_THREADS ?= 1
+test test-slow test-attacks test-vllm test-slurm test-slice test-all: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-slow-stages test-slow-rest test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-wide test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-attacks test-vllm test-slurm test-slice test-all test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -51,48 +53,43 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/test_budgets.py
 
+# What a developer waits for: minutes.
 test: setup
-	$(BIN)/python -m pytest -q --durations=10 tests
+	$(QUICK) tests
 
-# Runs that are killed and go on, several ranks, every recipe from data to report: minutes. CI runs them too.
-test-slow: test-slow-stages test-slow-rest
+# Runs that are killed and go on, several ranks, whole pipelines, pages in a browser. CI runs them too.
+test-slow: setup
+	$(SLOW) tests --ignore tests/attacks
 
-test-slow-stages: setup
-	$(SLOW) tests/stages tests/test_tutorial.py
+# The attacks on the sandbox at its strongest tier.
+test-attacks: setup
+	$(SLOW) tests/attacks
 
-test-slow-rest: setup
-	$(SLOW) tests --ignore tests/stages --ignore tests/test_tutorial.py
-
-# The attacks on the sandbox at each weaker tier, as an ordinary user: about five minutes. test-slow has the strongest.
-test-sandbox: setup
-	$(BIN)/python -m pytest -q -m "rounds and not wide" tests/sandbox tests/attacks
-
-# All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
-# In several processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come after it.
-# One family in `.ci/run`, on both wires; the others before a release.
-VLLM_FAMILIES := qwen2_5_vl
-VLLM_OTHERS := qwen3_vl qwen3_vl_moe internvl idefics3 qwen2_vl smolvlm llava_onevision
-test-vllm: test-vllm-stages test-vllm-engines
-
-test-vllm-stages: setup-vllm
+# One family in process and behind servers: the contract of a policy, parity with the learner, servers that are killed, and
+# rl on vLLM. In several processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come
+# after it.
+test-vllm: setup-vllm
 	$(VLLM_TESTS) tests/engines/test_parity.py tests/stages/test_rl_vllm.py
 	$(VLLM_TESTS) tests/stages/test_serve_vllm.py
 	$(VLLM_TESTS) tests/stages/test_teacher_vllm.py
-
-test-vllm-engines: setup-vllm
-	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm"; done
+	$(VLLM_TESTS) tests/contracts/test_policy.py -k "[qwen2_5_vl-vllm"
 	$(VLLM_TESTS) tests/engines/vllm/test_vllm_async.py
 	$(VLLM_TESTS) tests/engines/vllm tests/families/test_released_templates.py --ignore tests/engines/vllm/test_vllm_async.py
 
-# What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; an hour, before a release.
-test-wide: setup-vllm test-sandbox
+# What `.ci/run` leaves out (marker `wide`): other families and tiers, other users, lost nodes, products; hours, before a release.
+OTHERS := qwen3_vl qwen3_vl_moe internvl idefics3 qwen2_vl smolvlm llava_onevision
+test-all: setup-vllm
 	tests/support/slurm_node.sh install
-	$(BIN)/python -m pytest -q -m wide tests/attacks tests/cli tests/engines/learner tests/serve tests/stages
-	$(BIN)/python -m pytest -q -rs -m "slurm and wide" tests/stages/test_slurm_jobs.py tests/stages/test_slurm_nodes.py
-	for family in $(VLLM_OTHERS); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
-	for family in $(VLLM_OTHERS) $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
+	$(BIN)/python -m pytest -q -m "(wide or rounds) and not harness" tests
+	for family in $(OTHERS); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
+	for family in qwen2_5_vl $(OTHERS); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
 	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
 	$(VLLM_WIDE) tests/engines/vllm
+
+# A slice of it of at most four minutes, chosen by SEED: `.ci/run` gives the commit's hash. A process for each file.
+test-slice: setup
+	tests/support/slurm_node.sh install
+	$(BIN)/python .ci/slice.py "$(SEED)" | while read -r cells; do eval "$(BIN)/python -m pytest -q -m wide $$cells" < /dev/null; done
 
 # The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup
