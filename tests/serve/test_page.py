@@ -255,9 +255,9 @@ def test_a_key_is_asked_for_and_kept_until_the_tab_closes(tmp_path: Path, chromi
 
 
 @pytest.mark.slow
-def test_the_command_of_the_readme_is_answered(tmp_path: Path) -> None:
+def test_the_command_of_the_page_is_answered(tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(PNG)
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/serve.md").read_text()
     (command,) = re.findall(r"^    (printf .*?-d @-)$", text, re.DOTALL | re.MULTILINE)
     with hosted(tmp_path / "images", Script(ZOOM, DONE)) as there:
         command = command.replace("http://127.0.0.1:8000/", there.address)
