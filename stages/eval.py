@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,6 +29,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.foreign import print_line
 from vtcli.judging.separate import answers_by
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
@@ -307,7 +307,7 @@ class _Rollouts:
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
             if left:
                 price = config.endpoint.price if config.policy == "endpoint" else None
-                sys.stderr.write(f"eval: {outlook(groups, len(left), config.limits, price)}\n")
+                print_line(f"eval: {outlook(groups, len(left), config.limits, price)}")
             for begin in range(0, len(unjudged), MEASURED):
                 some = unjudged[begin : begin + MEASURED]
                 for trajectory, signals in zip(some, await self.measure(some), strict=True):
@@ -334,7 +334,7 @@ class _Rollouts:
         probe = ProbeRun(planner, found, path)
         if left := await probe.requests():
             conditions = ", ".join(probe.conditions)
-            sys.stderr.write(f"probe: {len(probe.sources)} trajectories × {conditions}: {len(left)} continuations\n")
+            print_line(f"probe: {len(probe.sources)} trajectories × {conditions}: {len(left)} continuations")
             if stream is None:
                 stream = await opened.enter_async_context(self._stream(()))
             await self._draw("probe", replace(stream, measure=self.measure.answers, claims=None), left, probe.keep)
@@ -373,7 +373,7 @@ class _Rollouts:
                 await compute(opened.close)
             if other is not None:
                 await other.endpoint.close()
-                sys.stderr.write(f"{config.model}: {other.cost}\n")
+                print_line(f"{config.model}: {other.cost}")
 
     async def _measure_texts(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
         return await self.measure([without_tokens(t) for t in trajectories])  # an endpoint's ids stand for texts only
@@ -417,7 +417,7 @@ def _check(found: Sequence[Scored], config: Config, stage: StageRun, measure: Si
     where = f"eval ({stage.work / 'trajectories.jsonl'})"
     refuse_broken(len(broken) / len(rolled_out), config.max_broken, broken, "eval", where)
     if broken:
-        sys.stderr.write(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}\n")
+        print_line(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}")
     measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
 
 

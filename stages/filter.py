@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,6 +41,7 @@ from vtcli.filters.judge_meter import FACT, JudgeMeter, contested_of, rubrics_of
 from vtcli.filters.reading import TAUGHT_FILE, messages_of, samples_of, taught_of
 from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rescoring, Rollouts, StoredRates
+from vtcli.foreign import print_lines
 from vtcli.judging import oracle
 from vtcli.judging.rubrics import load as load_rubric
 from vtcli.progress import RowBars
@@ -262,7 +262,7 @@ def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
     # A shard reads the images of its own rows; the merge checks all.
     bad_rows = "when_read" if config.shard and config.bad_rows == "error" else config.bad_rows
     tables = {path.stem: parquet.ParquetTable(path, schema, bad_rows) for path in paths}
-    sys.stderr.writelines(f"skipped: {line}\n" for table in tables.values() for line in table.bad)
+    print_lines(f"skipped: {line}" for table in tables.values() for line in table.bad)
     return tables
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import Family, open_family
+from vtcli.foreign import print_line
 from vtcli.protocols import Chat, Policy
 from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
@@ -210,13 +210,13 @@ class _Server:
             closing.callback(socket.close)
             await self._load()
             if odd := CONFUSING.search(self.service.names[0]):
-                sys.stderr.write(
+                print_line(
                     f"the name {self.service.names[0]} holds {odd.group()!r}: VLMEvalKit and lmms-eval take it for a "
-                    "reasoning model of OpenAI's and ask otherwise (no temperature). Serve it under another name.\n"
+                    "reasoning model of OpenAI's and ask otherwise (no temperature). Serve it under another name."
                 )
             host, port = self.config.host, socket.sockets[0].getsockname()[1]
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            sys.stderr.write(f"serving {self.service.names[0]} at {address}/v1\n")
+            print_line(f"serving {self.service.names[0]} at {address}/v1")
             ending = asyncio.create_task(self._end.wait())
             await asyncio.wait({ending, failed}, return_when=asyncio.FIRST_COMPLETED)
             await self._drain()
@@ -228,7 +228,7 @@ class _Server:
             self.policy.close()
         if self.other is not None:
             await self.other.endpoint.close()
-            sys.stderr.write(f"{self.config.model}: {self.other.cost}\n")
+            print_line(f"{self.config.model}: {self.other.cost}")
 
     def recorded(self) -> Artifact | None:
         """Commits what was recorded; None where nothing was."""
@@ -306,7 +306,7 @@ class _Server:
     async def _drain(self) -> None:
         """New requests are refused; those under way have ``drain_s``."""
         self.service.draining = True
-        sys.stderr.write("ending: waiting for the requests under way\n")
+        print_line("ending: waiting for the requests under way")
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
         while self.service.under_way and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(POLL_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.messages import DemoRows
 from vtcli.families.table import find_family, open_family
+from vtcli.foreign import print_line
 from vtcli.protocols import Ranks
 from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step
@@ -254,7 +254,7 @@ def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[D
         if not kept and split == "train":
             raise InputError(f"{said}: none is left. Raise sft.max_tokens, or shrink the images (images.max_pixels).")
         if ranks.rank == 0:
-            sys.stderr.write(f"left out: {said}\n")
+            print_line(f"left out: {said}")
     return rows.only(kept), {"too_long": len(gone)}
 
 
@@ -280,9 +280,9 @@ class Schedule:
         if first.epochs and not alone:
             raise ConfigError(f"sft.first.kind={first.kind!r}: no row's id in {config.data} ends with -{first.kind}")
         if config.rows_per_step > len(used) and first_rank():
-            sys.stderr.write(
+            print_line(
                 f"sft: sft.rows_per_step={config.rows_per_step} of {len(used)} rows: each step learns rows several "
-                f"times. Lower it to {len(used)} at most\n"
+                f"times. Lower it to {len(used)} at most"
             )
         steps = max(1, round(first.epochs * len(alone) / first.rows_per_step)) if alone else 0
         return cls(used, alone, steps, config)

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -58,6 +57,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call
 from vtcli.families.family import Family
 from vtcli.families.table import find_family, open_family
+from vtcli.foreign import print_line, print_lines
 from vtcli.progress import RowBars
 from vtcli.protocols import Pixels, Signal
 from vtcli.report import accounts
@@ -146,7 +146,7 @@ def run(config: Config) -> Artifact | None:
         return _distil(config, read_teacher(config.teacher))
     kind = "demos" if config.demos else "dataset"
     data, notes = counted(config.data, config.merge) if config.demos is None else (config.data, [])
-    sys.stderr.writelines(f"note: {note}\n" for note in notes)
+    print_lines(f"note: {note}" for note in notes)
     config = replace(config, data=data)
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
@@ -245,7 +245,7 @@ def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[
             raise InputError(
                 f"{said}. Nothing is left to train on: take such rows out of test and validation, or give others."
             )
-        sys.stderr.write(f"vtcli: {said}; all are in dropped.json\n")
+        print_line(f"vtcli: {said}; all are in dropped.json")
     if any(dropped.values()):
         disk.write_atomic(folder / "dropped.json", json.dumps(dropped, indent=1).encode())
 
@@ -291,7 +291,7 @@ def _preview(config: Config, parts: Sequence[ParquetPart], path: Path) -> None:
                 left -= len(chunk.items[:left])
     disk.write_atomic(path, preview.page(f"{path.stem.removeprefix('preview-')}: rows as understood", cards).encode())
     bad = sum(bool(card.problem) for card in cards)
-    sys.stderr.write(f"vtcli: {path}: {len(cards)} rows, {bad} of them bad; nothing else was written\n")
+    print_line(f"vtcli: {path}: {len(cards)} rows, {bad} of them bad; nothing else was written")
 
 
 def _previewed(chunk: Chunk) -> Iterator[preview.PreviewCard]:
@@ -414,7 +414,7 @@ def _sizing(config: Config, family: Family | None) -> Sizing:
 
 def _lessons(config: Config, data: Artifact, images: ImageStore) -> list[Sample]:
     found = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
-    sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
+    print_lines(f"skipped: {line}" for line in found.bad)
     count = min(len(found), config.distil.rows or len(found))
     if not count:
         raise InputError(f"{data.ref} has no row of answer-{config.distil.split}. Choose another synth.distil.split.")

@@ -68,6 +68,15 @@ def test_no_two_types_share_a_name() -> None:
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
+def test_text_reaches_the_terminal_by_one_function() -> None:
+    """Names, rows and errors may hold a terminal's escapes; ``vtcli.foreign.print_line`` takes them out."""
+    direct = re.compile(r"\b(?:typer|click)\.echo\(|sys\.std(?:err|out)\.writes?(?:lines)?\(|traceback\.print_")
+    rooms = (path for path in FILES if "tests" not in path.parts and "scripts" not in path.parts)
+    apart = ("vtcli/sandbox/", "vtcli/attacks/", "vtcli/foreign.py")  # the first two print in processes of their own
+    names = [str(path.relative_to(ROOT)) for path in rooms if direct.search(path.read_text())]
+    assert not [name for name in names if not name.startswith(apart)]
+
+
 def test_a_bench_finds_what_it_takes_from_the_tests() -> None:
     """A bench is run by hand, where ``tests/support`` is not on the path."""
     names = "|".join(path.stem for path in (ROOT / "tests" / "support").glob("*.py"))

@@ -20,6 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from vtcli.foreign import print_line
+
 LINE_EVERY_S = 30.0
 """Interval of the progress lines without a terminal."""
 
@@ -80,7 +82,7 @@ class RowBars:
         done, total = self._done[title], self._total[title]
         self._bar.update(self._tasks[title], completed=done)
         if self._bar.disable and self._pace.due(finished=done == total):
-            sys.stderr.write(f"{title} {done}{f'/{total}' if total else ''}\n")
+            print_line(f"{title} {done}{f'/{total}' if total else ''}")
 
     def track(self, title: str, rows: Iterable[T]) -> Iterator[T]:
         """The rows, each counted when the next one is asked for. Rows that are left out count at the end."""

@@ -365,7 +365,7 @@ def test_a_home_without_artifacts_says_so_and_a_file_is_none(command: str, tmp_p
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("artifacts", "show", "a" * 300), "File name too long; a name may have 255 bytes: shorten"),
+        (("artifacts", "show", "a" * 300), "of 300 characters' is no artifact"),
         (("judge", "a" * 300, "+recipe=toolsrl", "scale=tiny"), "File name too long; a name may have 255 bytes"),
         (("eval", "data=d:v1", "model=m:v1", "scale=tiny", f"name={'a' * 300}"), "of 300 characters' cannot name an"),
         (("eval", "data=d:v1", "model=m:v1", "scale=tiny", "seed=-1"), "seed: must be at least 0 and at most"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vtcli.errors import InputError
+from vtcli.foreign import print_line
 
 if TYPE_CHECKING:
     from vtcli.store.artifacts import ArtifactStore
@@ -40,7 +42,7 @@ def ls(home: Home = Path("artifacts")) -> None:
         lines.append((artifact.ref, artifact.kind, size, seed, recipe, made.created, folder))
     print_list(("artifact", "kind", "size", "seed", "recipe", "made", "folder"), lines)
     for line in store.damaged():
-        typer.echo(f"vtcli: damaged: {line}", err=True)
+        print_line(f"vtcli: damaged: {line}")
 
 
 @app.command("show")
@@ -55,14 +57,14 @@ def show(
     from vtcli.store.manifest import in_short
 
     values = store_in(home).show(ref)
-    typer.echo(json.dumps(values if everything else in_short(values), indent=2))
+    print_line(json.dumps(values if everything else in_short(values), indent=2), sys.stdout)
 
 
 @app.command("add")
 def add(folder: Path, home: Home = Path("artifacts")) -> None:
     """Copy the artifact in FOLDER, of another home, into this one."""
     artifact = store_in(home).add(folder)
-    typer.echo(f"{artifact.ref}\t{artifact.path}")
+    print_line(f"{artifact.ref}\t{artifact.path}", sys.stdout)
 
 
 @app.command("rm")
@@ -76,7 +78,9 @@ def rm(
     from vtcli.store.removal import remove
 
     for artifact in remove(store_in(home), refs, with_dependants, dry_run):
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {artifact.ref}  {artifact.size / 1e6:.1f} MB")
+        print_line(
+            f"{'would remove' if dry_run else 'removed'} {artifact.ref}  {artifact.size / 1e6:.1f} MB", sys.stdout
+        )
 
 
 @app.command("gc")
@@ -94,22 +98,23 @@ def gc(
     if not dry_run:
         clear(found)
     for leftover in found:
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {leftover.path}  {leftover.size / 1e6:.1f} MB")
+        print_line(
+            f"{'would remove' if dry_run else 'removed'} {leftover.path}  {leftover.size / 1e6:.1f} MB", sys.stdout
+        )
     if not found:
-        typer.echo(f"vtcli: nothing to remove in {home}", err=True)
+        print_line(f"vtcli: nothing to remove in {home}")
     if unfinished:
         size = sum(leftover.size for leftover in unfinished) / 1e6
-        typer.echo(
+        print_line(
             f"vtcli: interrupted and failed runs left {len(unfinished)} folders of {size:.1f} MB, from which their "
-            "commands would go on; --work removes them as well",
-            err=True,
+            "commands would go on; --work removes them as well"
         )
 
 
 @app.command("lineage")
 def lineage(ref: str, home: Home = Path("artifacts")) -> None:
     """Print what REF was made from, down to the generator's seed."""
-    typer.echo(store_in(home).lineage(ref).text())
+    print_line(store_in(home).lineage(ref).text(), sys.stdout)
 
 
 @app.command("verify")
@@ -124,7 +129,7 @@ def verify(
         _say_if_none(refs or problems, home)
     for ref in refs:
         found = store.verify(ref)
-        typer.echo(f"{'wrong' if found else 'ok':<6} {ref}")
+        print_line(f"{'wrong' if found else 'ok':<6} {ref}", sys.stdout)
         problems += [f"{ref}: {line}" for line in found]
     if problems:
         raise InputError("\n".join([*problems, "Remove what is damaged and give the command of its stage again."]))
@@ -152,7 +157,7 @@ def view(
     artifact = store.resolve(ref)
     cards = [preview.of_stored(row) for row in preview.first_rows(artifact, rows, file)]
     if printed:
-        typer.echo("\n\n".join(preview.text(card) for card in cards))
+        print_line("\n\n".join(preview.text(card) for card in cards), sys.stdout)
         return
     sheet = artifact.path / "contact_sheet.png"
     made = artifact.manifest
@@ -160,7 +165,7 @@ def view(
     page = preview.page(artifact.ref, cards, about, sheet.read_bytes() if sheet.is_file() else None)
     path = store.root / f"view-{artifact.name}-v{artifact.version}.html"
     disk.write_atomic(path, page.encode())
-    typer.echo(str(path))
+    print_line(str(path), sys.stdout)
     if browser:
         webbrowser.open(path.resolve().as_uri())
 
@@ -177,9 +182,9 @@ def export(
     from vtcli.data.exporters.writing import export
 
     for name, counts in export(store_in(home), ref, to, folder, licence).items():
-        typer.echo(f"{name:<24} {sum(counts.values()):>9} rows  {', '.join(counts)}")
+        print_line(f"{name:<24} {sum(counts.values()):>9} rows  {', '.join(counts)}", sys.stdout)
 
 
 def _say_if_none(found: Sequence[object], home: Path) -> None:
     if not found:
-        typer.echo(f"vtcli: no artifacts in {home}; VTCLI_HOME or --home names another folder", err=True)
+        print_line(f"vtcli: no artifacts in {home}; VTCLI_HOME or --home names another folder")

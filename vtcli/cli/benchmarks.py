@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vtcli.cli.artifacts import Home
+from vtcli.foreign import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +63,10 @@ def show(name: str, own: Own = None) -> None:
     from vtcli.benchmarks.benchmark import named
 
     values = _values(own)
-    typer.echo(yaml.safe_dump({name: values[named(values, [name])[0]]}, sort_keys=False, allow_unicode=True).rstrip())
+    print_line(
+        yaml.safe_dump({name: values[named(values, [name])[0]]}, sort_keys=False, allow_unicode=True).rstrip(),
+        sys.stdout,
+    )
 
 
 @app.command("check")
@@ -84,17 +89,20 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
         found = checked(folder, one, known[one])
         if not found.files:
             wrong |= bool(name)
-            typer.echo(f"{one:<22} no copy here.{fetching(folder, one, known[one]) if name else ''}")
+            print_line(f"{one:<22} no copy here.{fetching(folder, one, known[one]) if name else ''}", sys.stdout)
             continue
         expected = "" if found.expected is None else f" of {found.expected}"
         verdict = "complete" if found.complete else "NOT complete"
-        typer.echo(f"{one:<22} {verdict}: {found.rows}{expected} rows, version {found.version} ({found.files[0].name})")
+        print_line(
+            f"{one:<22} {verdict}: {found.rows}{expected} rows, version {found.version} ({found.files[0].name})",
+            sys.stdout,
+        )
         if found.sha256:
-            typer.echo(f"{'':<22}   no digest of this form is known; the copy's is sha256: {found.sha256}")
+            print_line(f"{'':<22}   no digest of this form is known; the copy's is sha256: {found.sha256}", sys.stdout)
         for problem in found.problems[:SHOWN_PROBLEMS]:
-            typer.echo(f"{'':<22}   {problem}")
+            print_line(f"{'':<22}   {problem}", sys.stdout)
         if (more := len(found.problems) - SHOWN_PROBLEMS) > 0:
-            typer.echo(f"{'':<22}   and {more} more")
+            print_line(f"{'':<22}   and {more} more", sys.stdout)
         wrong |= not found.complete
     raise typer.Exit(INCOMPLETE if wrong else 0)
 

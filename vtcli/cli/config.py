@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from vtcli.cli.console import say
 from vtcli.cli.stages import HYDRA_ARGUMENTS, STAGES, stage_parts
 from vtcli.errors import ConfigError, VtcliError
+from vtcli.foreign import print_line
 
 app = typer.Typer(help="Show or check configurations without running them.", no_args_is_help=True)
 
@@ -26,7 +28,7 @@ def show(ctx: typer.Context, stage: str) -> None:
     for job in compose.jobs(plan):
         for key, value in compose.flat(job.values).items():
             shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…"
-            typer.echo(f"{key:<36} {shown:<60} {job.origins[key]}")
+            print_line(f"{key:<36} {shown:<60} {job.origins[key]}", sys.stdout)
 
 
 @app.command("validate")
@@ -46,10 +48,10 @@ def validate(
                 problems += failed
                 count += len(STAGES)
                 said = "+recipe={} scale={} variant={}".format(*choices).removesuffix(" variant=paper")
-                typer.echo(f"{'wrong' if failed else 'ok':<6} {said}  {bound} plug points bound")
+                print_line(f"{'wrong' if failed else 'ok':<6} {said}  {bound} plug points bound", sys.stdout)
     if problems:
         raise ConfigError("\n".join([f"{len(problems)} of {count} configurations cannot work:", *problems]))
-    typer.echo(f"{count} configurations compose and bind.")
+    print_line(f"{count} configurations compose and bind.", sys.stdout)
 
 
 def _recipe(word: str) -> str:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
 
-import typer
+from vtcli.foreign import print_line
 
 
 def say(message: str) -> None:
-    typer.echo(f"vtcli: {message}", err=True)
+    print_line(f"vtcli: {message}")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from vtcli import __version__
 from vtcli.cli.artifacts import Home, store_in
 from vtcli.cli.console import say
+from vtcli.foreign import print_line
 
 if TYPE_CHECKING:
     from vtcli.families.family import Family
@@ -108,36 +110,45 @@ def _parity(family: Family, model: str, engine: str, dtype: str) -> None:
 
     chosen, computed = convert({"name": engine}, Engine, "--engine"), convert(dtype, Dtype, "--dtype")
     if getattr(family, "ids_are_compared", False):
-        typer.echo(
-            "ids of prompts and of a conversation, with images, are equal to those of the folder's own processor"
+        print_line(
+            "ids of prompts and of a conversation, with images, are equal to those of the folder's own processor",
+            sys.stdout,
         )
     elif not isinstance(family, PlainForward):
-        typer.echo(f"chat template and transformers' forward: left to {family.name}, which opens and loads the folder")
+        print_line(
+            f"chat template and transformers' forward: left to {family.name}, which opens and loads the folder",
+            sys.stdout,
+        )
     elif count := plain.template_tokens(family):
-        typer.echo(f"ids and the folder's chat template are equal on a prompt of {count} tokens with 2 images")
+        print_line(
+            f"ids and the folder's chat template are equal on a prompt of {count} tokens with 2 images", sys.stdout
+        )
     else:
-        typer.echo("the folder has no chat template: ids were not compared with one")
+        print_line("the folder has no chat template: ids were not compared with one", sys.stdout)
     say(f"comparing policy ({engine}) and learner on {model} in {dtype} …")
     whole = parity.check(family, chosen, computed)
     found = whole.engines
     for a in found:
         own = a.figures
-        typer.echo(
+        print_line(
             f"{a.name:<16} {a.length:>5} tokens, {own.tokens:>3} sampled, {a.images} images  "
-            f"largest {own.largest:<8.2g} mean KL {own.mean:.2g}"
+            f"largest {own.largest:<8.2g} mean KL {own.mean:.2g}",
+            sys.stdout,
         )
     parity.require(found, computed)
     if whole.plain is not None:
         plain.require_plain(whole.plain, computed)
         told, rows = whole.plain, "packed rows" if family.packs else "rows one by one"
-        typer.echo(
+        print_line(
             f"learner ({rows}) and transformers' forward (each alone) agree in {dtype} on {told.tokens} "
-            f"tokens: mean KL {told.mean:.2g}, largest {told.largest:.2g} nats"
+            f"tokens: mean KL {told.mean:.2g}, largest {told.largest:.2g} nats",
+            sys.stdout,
         )
     own = parity.pooled(found)
-    typer.echo(
+    print_line(
         f"policy ({engine}) and learner agree in {dtype} on {own.tokens} tokens of {len(found)} rows: "
-        f"mean KL {own.mean:.2g}, 99th percentile {own.p99:.2g}, largest {own.largest:.2g} nats"
+        f"mean KL {own.mean:.2g}, 99th percentile {own.p99:.2g}, largest {own.largest:.2g} nats",
+        sys.stdout,
     )
     more = "" if engine != "hf" or not installed("vllm") else "; --engine vllm compares vLLM, too"
-    typer.echo(f"{model} ({family.name}) will train with engine={engine}{more}")
+    print_line(f"{model} ({family.name}) will train with engine={engine}{more}", sys.stdout)

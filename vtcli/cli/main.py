@@ -19,6 +19,7 @@ from vtcli.cli import artifacts, benchmarks, config, doctor, plan, reproduce, sa
 from vtcli.cli.console import say
 from vtcli.cli.maps import command as maps
 from vtcli.errors import VtcliError
+from vtcli.foreign import print_line, visible
 from vtcli.runs.ending import end_only_later
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -98,7 +99,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     """Train vision-language models to think with images: synth → filter → sft → rl → eval → judge."""
     if version:
-        typer.echo(f"vtcli {__version__}")
+        print_line(f"vtcli {__version__}", sys.stdout)
         raise typer.Exit
 
 
@@ -108,7 +109,7 @@ def _fail(message: str) -> NoReturn:
     # emoji: a ":x:" in a path stays, and rich does not load its list of them where memory has run out
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
     console.print("error: ", style="bold red", end="")
-    console.print(message)
+    console.print(visible(message))
     sys.exit(USER_ERROR)
 
 
@@ -196,12 +197,12 @@ def _unexpected(error: Exception) -> NoReturn:
             say(lost)
         sys.exit(1)
     if own := _frames_from_outside(error):
-        sys.stderr.writelines(traceback.format_list(own))
+        print_line("".join(traceback.format_list(own)).rstrip())
         _fail(
             f"{own[0].name} in {own[0].filename} raised {type(error).__name__}: {error}\nThis is no code of vtcli. "
             "Mend it and give the same command again."
         )
-    traceback.print_exc()
+    print_line(traceback.format_exc().rstrip())
     say(
         "this is a defect, not a mistake of yours. Finished work is kept, and the same command continues. "
         "A report should hold the command, the lines above and the output of `vtcli doctor`."

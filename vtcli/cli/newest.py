@@ -44,7 +44,9 @@ def newest(store: ArtifactStore, wanted: Criteria) -> tuple[Artifact | None, lis
 
 def unfiltered(store: ArtifactStore, artifact: Artifact) -> Artifact:
     """The artifact whose rows `vtcli filter` has chosen from, or the artifact itself."""
-    while artifact.manifest.stage == "filter":
+    known = set[str]()
+    while artifact.manifest.stage == "filter" and artifact.ref not in known:  # a forged manifest may name itself
+        known.add(artifact.ref)
         parent = next((p for p in artifact.manifest.parents if p.kind == artifact.kind), None)
         if parent is None:
             return artifact

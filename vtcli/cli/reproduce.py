@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vtcli.cli.console import say
+from vtcli.foreign import print_line
 
 if TYPE_CHECKING:
     from vtcli.cli.reproduction.graph import PaperCommand, Reproduction
@@ -92,7 +94,7 @@ def _check(asked: Reproduction, commands: list[PaperCommand], cluster: str | Non
     from vtcli.errors import ConfigError
 
     for step in commands:
-        typer.echo(step.line({}))
+        print_line(step.line({}), sys.stdout)
     failed = list[str]()
     for result in DryRun(asked, commands, cluster, slurm).results():
         word = {True: "ok", None: "note", False: "STOP"}[result.ok]
@@ -112,5 +114,5 @@ def _print_table(asked: Reproduction, commands: list[PaperCommand], made: Mappin
     text = tables.markdown(asked, tables.lines(asked, made, folder))
     path = folder / f"reproduced-{asked.prefix}.md"
     disk.write_atomic(path, text.encode())
-    typer.echo(text)
+    print_line(text, sys.stdout)
     say(f"table: {path}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
+
+from vtcli.foreign import print_line
 
 app = typer.Typer(help="Try what holds code that a model wrote.", no_args_is_help=True)
 
@@ -16,10 +19,10 @@ def show() -> None:
 
     report = strongest("none")
     for layer in report.layers:
-        typer.echo(f"{layer.state:<7} {layer.name:<13} {layer.by or '-':<40} {layer.probe}")
+        print_line(f"{layer.state:<7} {layer.name:<13} {layer.by or '-':<40} {layer.probe}", sys.stdout)
     for tier, reason in report.refused:
-        typer.echo(f"not {tier}: {reason}")
-    typer.echo(report.line())
+        print_line(f"not {tier}: {reason}", sys.stdout)
+    print_line(report.line(), sys.stdout)
 
 
 @app.command("check")

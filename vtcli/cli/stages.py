@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import typer
 
 from vtcli.cli.console import results_only, say
 from vtcli.errors import ConfigError
+from vtcli.foreign import print_line
 
 if TYPE_CHECKING:
     from vtcli.cli.pipeline import CommandRequest, Inputs
@@ -93,7 +95,7 @@ def run_stage(stage: str, argv: list[str]) -> None:
         plan = _with_inputs(plan, argv)
         _check(plan)
     for line in compose.run(plan, work):
-        typer.echo(line)
+        print_line(line, sys.stdout)
 
 
 def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
@@ -181,7 +183,7 @@ def work(values: dict[str, Any]) -> str:
         return ""
     made = f"{artifact.ref}\t{artifact.path}"
     if _first_rank():
-        typer.echo(made)
+        print_line(made, sys.stdout)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from vtcli.cli.artifacts import Home, store_in
 from vtcli.errors import InputError
+from vtcli.foreign import print_line
 
 app = typer.Typer()
 
@@ -46,7 +48,7 @@ def view(
     others = [feed.TrajectoryFeed(feed.stored(store_in(home), ref)) for ref in refs[1:]]
 
     def ready(address: str) -> None:
-        typer.echo(address)
+        print_line(address, sys.stdout)
         if browser:
             webbrowser.open(address)
 

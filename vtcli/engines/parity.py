@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolic
 from vtcli.engines.probes import LONG, Probes, nothing, probing, rows
 from vtcli.errors import EngineError
 from vtcli.families.family import Family, PlainForward
+from vtcli.foreign import print_line
 from vtcli.protocols import Request, Sampling, View
 from vtcli.rollout.loop import Limits, derive_seed
 from vtcli.rollout.threads import EventLoop, Runs
@@ -187,7 +187,7 @@ def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Pat
     if problem is not None and check.bounds.refuse:
         raise EngineError(problem)
     if problem is not None and rank == 0:
-        sys.stderr.write(f"rl: {problem}\nrl: goes on in spite of it (rl.parity.refuse=false)\n")
+        print_line(f"rl: {problem}\nrl: goes on in spite of it (rl.parity.refuse=false)")
 
 
 def worst_rank(

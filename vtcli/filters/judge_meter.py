@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from vtcli.errors import ConfigError, EngineError
 from vtcli.filters.applying import MEASURED, Decided, needs
 from vtcli.filters.facts import RowFacts, Rule
 from vtcli.filters.judged import Judged, Scores
+from vtcli.foreign import print_line
 from vtcli.progress import RowBars
 from vtcli.protocols import Case, Judge
 from vtcli.rollout import workers
@@ -169,5 +169,5 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
         except EngineError as error:
             if judge.name not in self.down:
                 self.down[judge.name] = str(error)
-                sys.stderr.write(f"the judge {judge.name} gives no verdicts from now on: {error}\n")
+                print_line(f"the judge {judge.name} gives no verdicts from now on: {error}")
             return None

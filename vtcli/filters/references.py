@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from vtcli.errors import InputError
 from vtcli.filters.facts import Reference, References, RowFacts, facts_of
 from vtcli.filters.hashing import HashMeter, StoredHashes
 from vtcli.filters.image_hash import BITS, split_hashes, turned_hashes
+from vtcli.foreign import print_lines
 from vtcli.store import parquet
 from vtcli.store.artifacts import Artifact
 from vtcli.store.images import ImageStore
@@ -84,7 +84,7 @@ class ReferenceReader:
             schema = parquet.DEMO_SCHEMA if artifact.kind == "demos" else parquet.SAMPLE_SCHEMA
             for path in paths:
                 table = parquet.ParquetTable(path, schema, self._bad_rows)
-                sys.stderr.writelines(f"skipped: {line}\n" for line in table.bad)
+                print_lines(f"skipped: {line}" for line in table.bad)
                 for row in facts_of(table):
                     named = replace(row, file=f"{artifact.ref}/{row.file}")
                     yield named, lambda table=table, index=row.index: table.images(index)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.results import BenchmarkResult
+from vtcli.foreign import print_line
 from vtcli.probes.effects import CausalResult
 from vtcli.report import analyses, causal, folder, printing, published, side_by_side, turned
 from vtcli.report import tables as rows
@@ -42,5 +42,5 @@ def show(report: Path, extra: Sequence[Table], seed: int, *, faithful: bool) -> 
     table = analyses.faithfulness(series[-1:], seed) if faithful else None
     printing.print_all([*([table] if table else []), *extra])
     if faithful and table is None:
-        sys.stderr.write("No faithfulness: the oracle needs truth.boxes; give judge=openai judge.url=…\n")
-    sys.stderr.write(f"report: {report / 'report.html'}\n")
+        print_line("No faithfulness: the oracle needs truth.boxes; give judge=openai judge.url=…")
+    print_line(f"report: {report / 'report.html'}")

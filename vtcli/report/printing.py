@@ -6,13 +6,15 @@ Every table of the project goes through ``print_all``. The templates of the page
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from vtcli.foreign import one_line, visible
 
 WIDEST = 400
 """Characters of a line without a terminal; what is longer wraps."""
@@ -59,6 +61,7 @@ def to_console(table: Table, *, plain: bool = False, width: int = WIDEST) -> Ric
 
     ``plain`` is for a file or a pipe: one line a row, between the bars of Markdown.
     """
+    table = _visible(table)
     found = RichTable(title=Text(table.title), title_justify="left", caption_justify="left")
     found.caption = Text(table.note) if table.note else None
     found.box = box.MARKDOWN if plain else box.HEAVY_HEAD
@@ -80,6 +83,13 @@ def to_console(table: Table, *, plain: bool = False, width: int = WIDEST) -> Ric
         ]
         found.add_row(*cells)
     return found
+
+
+def _visible(table: Table) -> Table:
+    """The table with texts that cannot steer a terminal."""
+    lines = [[replace(c, text=visible(c.text), detail=visible(c.detail)) for c in line] for line in table.lines]
+    columns = tuple(visible(column) for column in table.columns)
+    return Table(visible(table.title), visible(table.note), columns, tuple(tuple(line) for line in lines))
 
 
 def _widths(table: Table, room: int, *, break_words: bool = False) -> list[int] | None:
@@ -113,7 +123,7 @@ def print_all(parts: Iterable[Table | str], console: Console | None = None) -> N
     terminal, width = console.is_terminal, console.width
     for part in parts:
         if isinstance(part, str):
-            console.print(part, highlight=False, markup=False, soft_wrap=not terminal)
+            console.print(visible(part), highlight=False, markup=False, soft_wrap=not terminal)
             continue
         found = to_console(part, plain=not terminal, width=width if terminal else WIDEST)
         if not terminal:
@@ -130,7 +140,7 @@ def print_list(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
     console = Console()
     if not console.is_terminal:
         for line in lines:
-            console.file.write("\t".join(line) + "\n")
+            console.file.write("\t".join(map(one_line, line)) + "\n")
         return
     cells = tuple(tuple(Cell(text, words=True) for text in line) for line in lines)
     if cells:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from rich.progress import TextColumn
 
+from vtcli.foreign import print_line
 from vtcli.progress import LinePace, progress_bar
 from vtcli.protocols import Sampling, Tracker
 from vtcli.schema import Signals, Stop, Trajectory
@@ -42,7 +42,7 @@ class StepBar:
 
     def _line(self, note: str) -> None:
         if self._bar.disable and not self._quiet:
-            sys.stderr.write(f"{self._title} {self._done}/{self._total} {note}\n")
+            print_line(f"{self._title} {self._done}/{self._total} {note}")
 
 
 class ScoreBars:
@@ -79,7 +79,7 @@ class ScoreBars:
         if self._bar.disable and self._pace.due(finished=self._done == self._totals):
             parts = [f"{task} {done}/{self._totals[task]} {self._score(task)}" for task, done in self._done.items()]
             whole = f"{sum(self._done.values())}/{sum(self._totals.values())}"
-            sys.stderr.write(f"{self._title} {whole}: {', '.join(part.strip() for part in parts)}\n")
+            print_line(f"{self._title} {whole}: {', '.join(part.strip() for part in parts)}")
 
     def _score(self, task: str) -> str:
         total, count = self._scores[task]
@@ -96,9 +96,9 @@ def score_so_far(trajectory: Trajectory, signals: Signals) -> float | None:
 def say_cut(stage: str, sampling: Sampling) -> None:
     """Says on standard error what follows from sampling that cuts tokens off."""
     if sampling.cut:
-        sys.stderr.write(
+        print_line(
             f"{stage}: top_k={sampling.top_k}, top_p={sampling.top_p:g}, min_p={sampling.min_p:g} cut tokens off. "
-            "Log-probabilities and ratios are of the whole distribution (docs/decisions/rollout.md).\n"
+            "Log-probabilities and ratios are of the whole distribution (docs/decisions/rollout.md)."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 from vtcli.benchmarks.samples import WHOLE, Part
 from vtcli.config.binding import KeyProblem
 from vtcli.errors import InputError
+from vtcli.foreign import print_lines
 from vtcli.schema import Sample
 from vtcli.store.artifacts import Artifact
 from vtcli.store.images import ImageStore
@@ -89,6 +89,6 @@ class DatasetQuestions:
         error."""
         for form in self.forms:
             found = SampleSet(self.data, form, self.split, images, self.bad_rows)
-            sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
+            print_lines(f"skipped: {line}" for line in found.bad)
             count = min(len(found), self.limit or len(found))
             yield from (found.load(i * len(found) // count) for i in range(part.first, count, part.step))

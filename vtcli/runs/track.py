@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import sys
 import tempfile
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vtcli.foreign import print_line
 from vtcli.protocols import Tracker
 from vtcli.store import codec, disk
 
@@ -135,7 +135,7 @@ class ConsoleTracker(NullTracker):
 
     def _say(self, text: str) -> None:
         try:
-            sys.stderr.write(f"{self._label}  {text}\n")
+            print_line(f"{self._label}  {text}")
         except (OSError, ValueError):  # standard error may be closed
             return
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from vtcli.algo.monitor import describe
 from vtcli.config.bounds import OutOfBounds, at_least, within
 from vtcli.engines.phases import Phases
 from vtcli.errors import ConfigError, InputError
+from vtcli.foreign import print_line
 from vtcli.protocols import Ranks, Reward, Sampling
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, derive_seed
@@ -93,7 +93,7 @@ class Validation:
                 would have a value, or by a benchmark that is not asked.
         """
         if benchmarks and not self.every:
-            sys.stderr.write("rl: benchmark=[…] is asked by validation alone, which rl.validate.every=0 leaves out.\n")
+            print_line("rl: benchmark=[…] is asked by validation alone, which rl.validate.every=0 leaves out.")
         if self.every and self.split is None and not benchmarks:
             raise ConfigError("rl.validate.split=null asks benchmarks alone, and there is none: give benchmark=[vstar]")
         if self.form not in (None, *forms):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vtcli.envs.claims import Claims
+from vtcli.foreign import print_line
 from vtcli.progress import RowBars
 from vtcli.protocols import Signal
 from vtcli.sandbox.host.pool import LazyPool, PoolConfig
@@ -71,14 +71,14 @@ async def collect(
             await measuring.close()
         await sandbox.close()
     if untold := max((completer.untold for completer in completers), default=0):
-        sys.stderr.write(
+        print_line(
             f"vtcli: {source.name}: {untold} trajectories were stored before claims of code kept their picture. "
-            "Operations that were not tested then count as claims, not as done.\n"
+            "Operations that were not tested then count as claims, not as done."
         )
     if unseen := max((completer.unseen for completer in completers), default=0):
-        sys.stderr.write(
+        print_line(
             f"vtcli: {source.name}: the run did not keep the images of {unseen} trajectories (rl.keep_images). What a "
-            "judge has to see there is unjudged, not zero, and claims of code that were not tested stay claims.\n"
+            "judge has to see there is unjudged, not zero, and claims of code that were not tested stay claims."
         )
     for measuring, completer in zip(measurings, completers, strict=True):
         measuring.check(unjudged_share(completer.asked), how.max_unjudged, source.name)

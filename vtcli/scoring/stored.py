@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vtcli.errors import InputError
+from vtcli.foreign import print_line
 from vtcli.schema import Scored, Signals, Trajectory, Verdict
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -153,7 +153,7 @@ def read(source: TrajectorySource) -> Iterator[tuple[Facts, Signals, Trajectory 
     seen: dict[str, str] = {}
     for path in source.files:
         if records.torn(path):
-            sys.stderr.write(f"vtcli: the last line of {path} is cut off and is left out\n")
+            print_line(f"vtcli: the last line of {path} is cut off and is left out")
         for number, record in enumerate(records.read(path, Scored, Trajectory, Score), start=1):
             found = _of(record)
             here = f"{path}, record {number}"

@@ -7,10 +7,11 @@ the folder into place under a lock. So a process killed at any moment leaves a w
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.errors import InputError
+from vtcli.foreign import one_line
 from vtcli.schema import SCHEMA_VERSION
 from vtcli.store import codec, disk
 from vtcli.store.manifest import (
     MANIFEST,
+    NAME,
+    VERSION,
     Artifact,
     FileEntry,
     Kind,
@@ -31,6 +35,7 @@ from vtcli.store.manifest import (
     file_problems,
     git_commit,
     load,
+    opened_below,
     seal,
     write,
 )
@@ -54,13 +59,16 @@ COMMIT_WAIT_S = 60.0
 NEWEST_REMOVED = ".removed"
 """File in a name's folder with the highest removed version, so that its number does not come back."""
 
-LONGEST_NAME = 200
-"""A folder's name may have 255 bytes, and a shard's gets an ending."""
+LONGEST_REF = 4096
+"""Characters of a reference; Linux opens no longer path."""
+
+MAX_GENERATIONS = 100
+"""Artifacts from one to its oldest ancestor that a lineage follows."""
 
 __all__ = ["Artifact", "ArtifactStore", "Draft", "FileEntry", "Kind", "Lineage", "Manifest", "Parent", "load"]
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_VERSION = re.compile(r"v([1-9][0-9]*)")
+_NAME = re.compile(NAME)
+_VERSION = re.compile(VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +89,21 @@ class Lineage:
     path: Path | None = None  # None where ``problem`` is set
 
     def text(self, first: str = "", rest: str = "") -> str:
-        """The tree, one artifact a line. ``first`` stands before the first line and ``rest`` before all others."""
+        """The tree, one artifact a line. ``first`` stands before the first line and ``rest`` before all others. What
+        an artifact was made from is listed where it comes up first."""
+        return "\n".join(self._lines(first, rest, set()))
+
+    def _lines(self, first: str, rest: str, listed: set[tuple[str, str]]) -> Generator[str]:
         facts = [self.kind, f"by {self.stage}" if self.stage else "", "" if self.seed is None else f"seed {self.seed}"]
         facts += [f"commit {self.git_commit[:12]}" if self.git_commit else "", f"digest {self.digest[:12]}"]
-        trouble = f"  ! {self.problem}" if self.problem else ""
-        lines = [f"{first}{self.ref}  {', '.join(f for f in facts if f)}{trouble}"]
-        for n, parent in enumerate(self.parents, 1):
+        shown = one_line(", ".join(f for f in facts if f))
+        trouble = f"  ! {one_line(self.problem)}" if self.problem else ""
+        again = bool(self.parents) and (self.ref, self.digest) in listed
+        listed.add((self.ref, self.digest))
+        yield f"{first}{self.ref}  {shown}{', as above' if again else ''}{trouble}"
+        for n, parent in enumerate(() if again else self.parents, 1):
             last = n == len(self.parents)
-            lines.append(parent.text(f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}"))
-        return "\n".join(lines)
+            yield from parent._lines(f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}", listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +209,7 @@ class ArtifactStore:
         """Lists the defects of ``ref`` and its ancestors, one line each: changed, missing or added files, and
         missing or replaced ancestors. Images that rows name by path count as files."""
         artifact = self.resolve(ref, verify=False)
-        ancestors = {
-            str(node.path or node.ref): node for tree in self._lineage(artifact).parents for node in _nodes(tree)
-        }
+        ancestors = {str(node.path or node.ref): node for node in _nodes(self._lineage(artifact).parents)}
         below = [f"{node.ref}, an ancestor: {line}" for node in ancestors.values() for line in _node_problems(node)]
         return _all_problems(artifact) + below
 
@@ -231,9 +243,11 @@ class ArtifactStore:
         with self.draft(made.name, made.kind, summary={**made.summary, "added": added}, **details) as draft:
             with disk.checked(draft.path, "copy the artifact to"):
                 for entry in made.files:
-                    target = draft.path / entry.path
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(source.path / entry.path, target)
+                    with (
+                        opened_below(source.path, entry.path) as old,
+                        opened_below(draft.path, entry.path, new=True) as n,
+                    ):
+                        shutil.copyfileobj(old, n)
             return draft.commit()
 
     @contextmanager
@@ -299,13 +313,13 @@ class ArtifactStore:
     def _folder(self, ref: str, kind: Kind | None) -> Path:
         match = re.fullmatch(rf"({_NAME.pattern})(?::{_VERSION.pattern}|@latest)", ref)
         if match is None:
-            if (Path(ref) / MANIFEST).is_file():
+            if len(ref) <= LONGEST_REF and os.path.lexists(Path(ref) / MANIFEST):
                 return Path(ref)
             named = _NAME.fullmatch(ref) and _versions(self.root / ref)
             meant = f"Did you mean {ref}@latest? " if named else ""
             raise InputError(
-                f"{ref!r} is no artifact: it is neither NAME:vN, NAME@latest, nor a folder with a {MANIFEST}. {meant}"
-                f"`vtcli artifacts ls` lists what there is under {self.root}."
+                f"{_short(ref)!r} is no artifact: it is neither NAME:vN, NAME@latest, nor a folder with a {MANIFEST}. "
+                f"{meant}`vtcli artifacts ls` lists what there is under {self.root}."
             )
         name, version = match.group(1), match.group(2)
         have = sorted(_versions(self.root / name))
@@ -316,42 +330,47 @@ class ArtifactStore:
         return self.root / name / f"v{version or have[-1]}"
 
     def _lineage(self, artifact: Artifact) -> Lineage:
-        m = artifact.manifest
-        parents = tuple(self._parent_lineage(parent, artifact) for parent in m.parents)
-        return Lineage(
-            artifact.ref,
-            m.kind,
-            m.digest,
-            m.stage,
-            m.seed,
-            m.git_commit,
-            m.created,
-            m.run_id,
-            parents,
-            path=artifact.path,
-        )
+        """The tree of an artifact. Equal branches are one object, so that diamonds cost no more than their artifacts;
+        a circle, which only a forged manifest makes, and more than ``MAX_GENERATIONS`` end a branch as a problem."""
+        made: dict[Path, Lineage] = {}
 
-    def _parent_lineage(self, parent: Parent, child: Artifact) -> Lineage:
-        sibling = child.path.parent.parent / parent.ref.replace(":", "/")  # the store that the child lies in
-        try:
-            artifact = load(sibling) if sibling.is_dir() else self.resolve(parent.ref, verify=False)
-        except InputError as error:
-            return Lineage(parent.ref, parent.kind, parent.digest, run_id=parent.run_id, problem=str(error))
-        if artifact.digest != parent.digest:
-            problem = f"{parent.ref} is not the one that was used: its digest is {artifact.digest[:12]}"
-            return Lineage(parent.ref, parent.kind, parent.digest, run_id=parent.run_id, problem=problem)
-        return self._lineage(artifact)
+        def tree(child: Artifact, descendants: tuple[Path, ...]) -> Lineage:
+            if child.path not in made:
+                m, below = child.manifest, (*descendants, child.path)
+                parents = tuple(parent_tree(parent, child, below) for parent in m.parents)
+                facts = (child.ref, m.kind, m.digest, m.stage, m.seed, m.git_commit, m.created, m.run_id)
+                made[child.path] = Lineage(*facts, parents, path=child.path)
+            return made[child.path]
+
+        def parent_tree(parent: Parent, child: Artifact, below: tuple[Path, ...]) -> Lineage:
+            sibling = child.path.parent.parent / parent.ref.replace(":", "/")  # the store that the child lies in
+            try:
+                found = load(sibling) if sibling.is_dir() else self.resolve(parent.ref, verify=False)
+                if found.digest != parent.digest:
+                    raise InputError(f"{parent.ref} is not the one that was used: its digest is {found.digest[:12]}")
+                if found.path in below:
+                    raise InputError(f"{parent.ref} is made from itself: its manifest is forged")
+                if len(below) > MAX_GENERATIONS:
+                    raise InputError(f"{parent.ref} and what it was made from: more than {MAX_GENERATIONS} generations")
+            except InputError as error:
+                return Lineage(parent.ref, parent.kind, parent.digest, run_id=parent.run_id, problem=str(error))
+            return tree(found, below)
+
+        return tree(artifact, ())
 
 
 def require_name(name: str) -> str:
     """The name itself; ``InputError`` when it cannot be one."""
-    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
-        shown = name if len(name) <= LONGEST_NAME else f"{name[:60]}… of {len(name)} characters"
+    if not _NAME.fullmatch(name):
         raise InputError(
-            f"{shown!r} cannot name an artifact: use letters, digits, dots, dashes and underscores, at most "
-            f"{LONGEST_NAME}, a letter or a digit first. name=… sets it."
+            f"{_short(name)!r} cannot name an artifact: use letters, digits, dots, dashes and underscores, at most "
+            "200, a letter or a digit first. name=… sets it."
         )
     return name
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:60]}… of {len(text)} characters"
 
 
 def _maker(kind: Kind, name: str) -> str:
@@ -386,10 +405,15 @@ def _make_read_only(folder: Path) -> None:
                 path.chmod(0o444)
 
 
-def _nodes(tree: Lineage) -> Generator[Lineage]:
-    yield tree
-    for parent in tree.parents:
-        yield from _nodes(parent)
+def _nodes(trees: Sequence[Lineage]) -> Generator[Lineage]:
+    """Every artifact of the trees once; equal branches are one object (``ArtifactStore._lineage``)."""
+    left, known = list(trees), set[int]()
+    while left:
+        node = left.pop(0)
+        if id(node) not in known:
+            known.add(id(node))
+            yield node
+            left = [*node.parents, *left]
 
 
 def _node_problems(node: Lineage) -> list[str]:

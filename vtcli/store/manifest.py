@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
+import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from io import BufferedRandom
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, cast
 
 from vtcli.errors import InputError
+from vtcli.foreign import load_json
 from vtcli.schema import SCHEMA_VERSION
 from vtcli.store import codec, disk
 
 Kind = Literal["dataset", "demos", "model", "trajectories", "report", "scores", "comparison", "facts"]
 
 MANIFEST = "manifest.json"
+
+MAX_BYTES = 1 << 28
+"""Size of a manifest: 150 bytes a file, so about 1.8 million files."""
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"
+"""Pattern of an artifact's name. A folder's name may have 255 bytes, and a shard's gets an ending."""
+
+VERSION = r"v([1-9][0-9]{0,17})"
+
+_REF = re.compile(f"{NAME}:{VERSION}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +116,87 @@ class Artifact:
 
 
 def load(path: Path) -> Artifact:
-    """The artifact in a folder, by its manifest. Raises ``InputError`` when that is missing or corrupt."""
+    """The artifact in a folder, by its manifest. Raises ``InputError`` when that is missing or corrupt, or names a file
+    or a parent by anything but a path below the folder and NAME:vN: a manifest may come from anybody."""
     file = path / MANIFEST
-    if path.is_dir() and not file.exists():
+    if path.is_dir() and not os.path.lexists(file):
         raise InputError(
             f"The folder {path} has no manifest: it is no artifact. Remove it if it was one, or look elsewhere."
         )
-    with disk.checked(file, "read the manifest"):
-        data = file.read_bytes()
+    with disk.checked(file, "read the manifest"), opened_below(path, MANIFEST) as opened:
+        data = opened.read(MAX_BYTES + 1)
     try:
-        value = json.loads(data)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        value = load_json(data)
         checksum = value.pop("checksum")
         if value.get("schema_version") != SCHEMA_VERSION:
             raise ValueError(f"schema version {value.get('schema_version')}; this vtcli reads {SCHEMA_VERSION}")
         manifest = codec.decode(Manifest, value)
         if checksum != _sha(value) or manifest.digest != content_digest(manifest.kind, manifest.files):
             raise ValueError("its checksum does not fit: it was changed after it was written")
+        _check_names(manifest)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             f"The manifest {file} is corrupt ({error}). Remove the folder {path} and make the artifact again."
         ) from error
     return Artifact(manifest.name, manifest.version, path, manifest)
+
+
+def _check_names(manifest: Manifest) -> None:
+    """Raises ``ValueError`` for a name, a path or a parent that could mean something outside of the folder."""
+    if not _REF.fullmatch(f"{manifest.name}:v{manifest.version}"):
+        raise ValueError(f"{manifest.name[:60]!r}, version {manifest.version}, is no artifact's name")
+    for parent in manifest.parents:
+        if not _REF.fullmatch(parent.ref):
+            raise ValueError(f"the parent {parent.ref[:60]!r} is not written NAME:vN")
+    known: set[str] = {MANIFEST}
+    folders: set[str] = set()
+    for entry in manifest.files:
+        path = PurePosixPath(entry.path)
+        ordinary = path.parts and not path.is_absolute() and ".." not in path.parts and str(path) == entry.path
+        if not ordinary or "\\" in entry.path or "\0" in entry.path:
+            raise ValueError(f"the file {entry.path[:200]!r} is not a plain path below the folder")
+        if entry.path in known:
+            raise ValueError(f"the file {entry.path[:200]!r} is named twice")
+        known.add(entry.path)
+        folders |= {str(parent) for parent in path.parents}
+    if both := known & folders:
+        raise ValueError(f"{min(both)[:200]!r} is a file and a folder")
+
+
+@contextmanager
+def opened_below(folder: Path, name: str, *, new: bool = False) -> Generator[BufferedRandom]:
+    """The plain file ``name`` below ``folder``, to read, or with ``new`` to make and write with its folders.
+
+    No part of ``name`` is followed where it is a link, and a pipe or a device is not waited for: both raise
+    ``OSError``. ``name`` is a path as ``load`` accepts it.
+    """
+    *folders, last = PurePosixPath(name).parts
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in folders:
+            if new and not _is_there(part, at):
+                os.mkdir(part, dir_fd=at)
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = inner
+        if not new and not stat.S_ISREG(os.stat(last, dir_fd=at, follow_symlinks=False).st_mode):
+            raise OSError(errno.EINVAL, "It is a link or a special file")
+        how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if new else os.O_RDONLY | os.O_NONBLOCK
+        handle = os.open(last, how | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=at)
+    finally:
+        os.close(at)
+    with os.fdopen(handle, "wb" if new else "rb") as file:
+        yield cast("BufferedRandom", file)  # one of its halves
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def in_short(values: Mapping[str, Any], most: int = 20) -> dict[str, Any]:
@@ -145,21 +221,29 @@ def content_digest(kind: str, files: Sequence[FileEntry]) -> str:
 
 
 def file_problems(artifact: Artifact) -> list[str]:
-    """Files that are missing, changed or added since the commit; hashes everything."""
+    """Files that are missing, changed or added since the commit; hashes everything. A link, a pipe or a device is a
+    problem wherever it lies, as an artifact holds plain files."""
     problems: list[str] = []
     for entry in artifact.manifest.files:
-        path = artifact.path / entry.path
         try:
-            size = path.stat().st_size
-            if size != entry.size:
-                problems.append(f"{entry.path} has {size} bytes instead of {entry.size}")
-            elif hash_file(path) != entry.sha256:
-                problems.append(f"{entry.path} has another content (sha256)")
+            with opened_below(artifact.path, entry.path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != entry.size:
+                    problems.append(f"{entry.path} has {size} bytes instead of {entry.size}")
+                elif hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                    problems.append(f"{entry.path} has another content (sha256)")
         except OSError as error:
             problems.append(f"{entry.path} cannot be read ({error.strerror})")
     expected = {entry.path for entry in artifact.manifest.files} | {MANIFEST}
-    added = sorted(p.relative_to(artifact.path).as_posix() for p in artifact.path.rglob("*") if not p.is_dir())
+    added = sorted(path.relative_to(artifact.path).as_posix() for path in _below(artifact.path))
     return problems + [f"{name} was added" for name in added if name not in expected]
+
+
+def _below(folder: Path) -> Generator[Path]:
+    """Everything below a folder that is no folder itself; links, also to folders, are not followed."""
+    for place, folders, names in os.walk(folder):
+        yield from (Path(place) / name for name in names)
+        yield from (path for name in folders if (path := Path(place) / name).is_symlink())
 
 
 def hash_file(path: Path) -> str:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from vtcli.errors import InputError
@@ -55,7 +55,11 @@ def remove(store: ArtifactStore, refs: Sequence[str], with_dependants: bool, dry
         )
     found = {(a.ref, a.digest): a for a in (*chosen, *others)}
     parents = {key: [up for p in a.manifest.parents if (up := (p.ref, p.digest)) in found] for key, a in found.items()}
-    for key in [] if dry_run else reversed([*TopologicalSorter(parents).static_order()]):
+    try:
+        order = [*TopologicalSorter(parents).static_order()]
+    except CycleError:  # forged manifests that name each other
+        order = list(found)
+    for key in [] if dry_run else reversed(order):
         _remove(store, found[key])
     return list(found.values())
 

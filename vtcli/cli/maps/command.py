@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from vtcli.cli.console import say
+from vtcli.foreign import print_line
 
 app = typer.Typer()
 
@@ -41,7 +43,7 @@ def draw_map(
     plan = grid.plan(name, asked, numbers(seeds), (*further, *flags))
     if dry:
         for command in plan.commands:
-            typer.echo(command.line({}))
+            print_line(command.line({}), sys.stdout)
     if not table:
         checks.require_right(plan.commands)
         grid.require_measured(asked, plan.commands)
@@ -56,5 +58,5 @@ def draw_map(
     text, path = results.markdown(asked, found), (to or home) / f"map-{name}.md"
     disk.write_atomic(path, text.encode())
     results.draw(asked, found, path.with_suffix(".png"))
-    typer.echo(text)
+    print_line(text, sys.stdout)
     say(f"table: {path}; figure: {path.with_suffix('.png')}")

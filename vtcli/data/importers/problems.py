@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vtcli.errors import InputError
+from vtcli.foreign import print_line
 from vtcli.store import disk
 
 ENOUGH = 100
@@ -126,7 +126,7 @@ def report_bad(path: Path, lists: Sequence[Path]) -> dict[str, dict[str, int]]:
         if lines:
             part = str(lines[0]["part"])
             found[part] = dict(Counter(str(line["reason"]) for line in lines))
-            sys.stderr.write(f"vtcli: {part}: {len(lines)} rows left out ({said(lines)}); all are in {path.name}\n")
+            print_line(f"vtcli: {part}: {len(lines)} rows left out ({said(lines)}); all are in {path.name}")
     if found:
         disk.write_atomic(path, "".join(texts).encode())
     return found

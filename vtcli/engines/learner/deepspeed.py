@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from vtcli.engines.learner.trained import merged, prepare
 from vtcli.engines.learner.zero import adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Family
+from vtcli.foreign import print_line
 from vtcli.protocols import View
 from vtcli.schema import TrainRow
 from vtcli.store import disk
@@ -117,11 +117,11 @@ class DeepSpeedLearner:
         self.skipped = 0  # steps in succession that DeepSpeed left out
         self.sharded = backend.zero_stage == 3
         if self.rank == 0 and not family.packs:
-            sys.stderr.write(f"learner: {ONE_BY_ONE}\n")
+            print_line(f"learner: {ONE_BY_ONE}")
         if self.rank == 0 and optim.warmup_steps > total_steps:
-            sys.stderr.write(
+            print_line(
                 f"learner: optim.warmup_steps={optim.warmup_steps:g} of {total_steps} steps: the rate ends at "
-                f"{total_steps / optim.warmup_steps:.2g} of optim.lr={optim.lr:g}. A share, as 0.05, fits any length\n"
+                f"{total_steps / optim.warmup_steps:.2g} of optim.lr={optim.lr:g}. A share, as 0.05, fits any length"
             )
         trained = prepare(model, family, optim, backend)
         self.module = TokenLogprobs(trained, family, view, temperature, sharded=self.sharded)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vtcli.foreign import print_line
 from vtcli.store import disk, records
 
 LOCK_S = 60.0
@@ -72,8 +72,8 @@ def open_replies(cache: str | None, home: Path, model: str) -> StoredReplies:
     own = home / ".replies" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
     found = StoredReplies(Path(cache) if cache else own)
     if len(found):
-        sys.stderr.write(
+        print_line(
             f"{model}: {len(found)} replies in {found.path} answer requests that were made before. If the server has "
-            "other weights now, give them a name of their own, or another cache.\n"
+            "other weights now, give them a name of their own, or another cache."
         )
     return found

@@ -1,0 +1,72 @@
+"""Text from outside: JSON of a bounded depth, and the only way for a text to reach a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
+
+MAX_DEPTH = 100
+"""Levels of lists and objects in JSON from outside; Python's own reader and writer end at about a thousand frames."""
+
+_STEERING = dict.fromkeys(
+    (
+        *(n for n in range(32) if n not in (9, 10)),  # escape and carriage return among them
+        *range(127, 160),
+        *(0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)),  # they reorder what is shown
+        *range(0xD800, 0xE000),  # no text: writing one to a pipe raises
+    ),
+    "\ufffd",
+)
+
+
+def load_json(text: str | bytes | bytearray, **options: Any) -> Any:
+    """Parses JSON that is nested at most ``MAX_DEPTH`` levels. ``options`` are those of ``json.loads``.
+
+    Raises:
+        ValueError: no JSON, nested more deeply, or an integer of more than 4300 digits.
+    """
+    try:
+        value: Any = json.loads(text, **options)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from None
+    opening = (b"[", b"{") if isinstance(text, (bytes, bytearray)) else ("[", "{")
+    if sum(cast("Any", text).count(mark) for mark in opening) > MAX_DEPTH and _deeper(value):
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    return value
+
+
+def _deeper(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for item in level
+            if isinstance(item, (list, dict, tuple))
+            for child in (cast("dict[Any, Any]", item).values() if isinstance(item, dict) else cast("list[Any]", item))
+        ]
+    return bool(level)
+
+
+def visible(text: str) -> str:
+    """The text with each character that could steer a terminal, or reorder its line, as U+FFFD."""
+    return text.translate(_STEERING)
+
+
+def one_line(text: str) -> str:
+    """``visible(text)`` with line breaks and tabs as spaces, so that it cannot forge a line of a list."""
+    return visible(text).replace("\n", " ").replace("\t", " ")
+
+
+def print_line(text: str, file: TextIO | None = None) -> None:
+    """Writes ``visible(text)`` and a line break to ``file``, by default standard error, at once."""
+    to = file or sys.stderr
+    to.write(f"{visible(text)}\n")
+    to.flush()
+
+
+def print_lines(texts: Iterable[str]) -> None:
+    """Writes each text as ``print_line`` does to standard error."""
+    for text in texts:
+        print_line(text)
