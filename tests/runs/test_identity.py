@@ -61,6 +61,15 @@ def test_the_source_of_a_bound_function_and_of_what_it_imports_from_beside(mine:
     assert [name for name in found if now[name] != found[name]] == ["more.tables"]
 
 
+def test_packages_that_another_environment_holds_are_not_read(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual environment may borrow the packages of the system."""
+    borrowed = mine.parent / "lib" / "site-packages"
+    (borrowed / "theirs").mkdir(parents=True)
+    (borrowed / "theirs" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(borrowed))
+    assert outside_code(["theirs.total"]) == {}
+
+
 @pytest.mark.parametrize(
     ("statement", "package", "module"),
     [

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 from odd import FULL_MEMORY
-from small_runs import RL, lines, made_by_every_stage, run, start
-
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_by_every_stage(tmp_path_factory.mktemp("odd"))
+from small_runs import RL, lines, run, start
 
 
 def weights(home: Path, name: str) -> dict[str, bytes]:
@@ -22,7 +16,10 @@ def weights(home: Path, name: str) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("model.safetensors")}
 
 
-def test_no_memory_left_is_one_error_and_the_same_command_continues_from_the_checkpoint(home: Path) -> None:
+@pytest.mark.slow
+def test_no_memory_left_is_one_error_and_the_same_command_continues_from_the_checkpoint(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     *others, phases = RL
     first, second = phases.split("},{name:")
     starved = [*others, "},{name:".join([first, second.replace("uneven.reward", "odd.reward_then_no_memory")])]
@@ -35,11 +32,13 @@ def test_no_memory_left_is_one_error_and_the_same_command_continues_from_the_che
     assert not (home / "starved").exists()
     (kept,) = (home / ".work").glob("rl-*/checkpoints/step-*/done.json")
     assert kept.parent.name == "step-000001"
-    assert "rl 1/2 from a checkpoint" in run(home, "rl", starved)
+    run(home, "rl", starved)
+    assert "rl 1/2 from a checkpoint" in capfd.readouterr().err
     assert weights(home, "starved") == weights(home, "policy")
 
 
-def test_a_clock_that_jumps_changes_nothing(home: Path) -> None:
+def test_a_clock_that_jumps_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", time.time)  # the measure replaces it
     jumping = [a.replace("uneven.measure", "odd.measure_by_a_jumping_clock") for a in RL]
     run(home, "rl", [*jumping, "name=jumped"])
     assert weights(home, "jumped") == weights(home, "policy")

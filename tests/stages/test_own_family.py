@@ -41,11 +41,10 @@ class MyFamily(Qwen25VL):
 OWN = ["+families.my_vl=my_family.MyFamily", "model.family=my_vl"]
 
 
-@pytest.mark.slow
 def test_it_is_built_and_trained_by_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "my_family.py").write_text(MODULE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+    monkeypatch.syspath_prepend(tmp_path / "own")
     home = tmp_path / "artifacts"
     for stage, arguments in (
         ("synth", DEMOS),

@@ -1,26 +1,25 @@
-"""synth → sft → rl → eval through the command line, at the smallest size that is still the real thing; and kill -9."""
+"""synth → sft → rl → eval at the smallest size that is still the real thing: what they leave, in ranks, killed."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
-from small_runs import RL, SFT, kill_after_checkpoint, lines, made_by_every_stage, run, start
+import world
+from rl_world import KilledError
+from small_runs import RL, SFT, kill_after_checkpoint, launched, lines, run, start
 
-pytestmark = pytest.mark.slow
+from stages import rl
+from vtcli.errors import ConfigError, InputError
 
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 TWO_RANKS_RL = [*RL, "name=two", "rl.backend.zero_stage=3", "rl.backend.offload=weights", "rl.keep_images=5"]
 TWO_RANKS_RL += ["rl.validate.every=2", "rl.validate.prompts=3"]
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_by_every_stage(tmp_path_factory.mktemp("pipeline"))
-
-
-def test_every_stage_leaves_its_artifact(home: Path) -> None:
+def test_every_stage_leaves_its_artifact() -> None:
     from vtcli.engines.hf import load_model
     from vtcli.families.table import open_family
     from vtcli.runs.environment import PARTS, require_environment
@@ -28,7 +27,10 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
     from vtcli.store.artifacts import ArtifactStore
     from vtcli.store.records import read
 
-    store = ArtifactStore(home)
+    store = ArtifactStore(world.store())
+    assert {artifact.ref for artifact in store.ls()} == {
+        f"{n}:v1" for n in ("demos", "data", "base", "policy", "report")
+    }
     base, policy = store.resolve("base@latest", "model"), store.resolve("policy@latest", "model")
     for folder in (base.path, policy.path, policy.path / "phases" / "tools", policy.path / "phases" / "answers"):
         load_model(open_family(folder))
@@ -55,12 +57,13 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
     assert {p.ref for p in policy.manifest.parents} == {"data:v1", "base:v1"}
     assert {p.ref for p in base.manifest.parents} == {"demos:v1"}
     assert store.resolve("demos@latest", "demos").manifest.seed == 0
-    assert not [p for p in (home / ".work").iterdir() if p.is_dir()]
+    assert not [p for p in (store.root / ".work").iterdir() if p.is_dir()]
+    assert (store.resolve("report@latest", "report").path / "report.html").exists()
 
 
-def test_a_policy_stores_each_of_its_models_once(home: Path) -> None:
+def test_a_policy_stores_each_of_its_models_once() -> None:
     """The model is its last phase's, and the best one may be a phase's too: equal files are one on the disk."""
-    policy = home / "policy" / "v1"
+    policy = world.artifact("policy:v1").path
     files = list(policy.rglob("model.safetensors"))
     places = {path.parent.relative_to(policy).as_posix() for path in files}
     assert places == {".", "best", "phases/tools", "phases/answers"}
@@ -69,6 +72,7 @@ def test_a_policy_stores_each_of_its_models_once(home: Path) -> None:
     assert len({path.stat().st_ino for path in policy.rglob("tokenizer.json")}) == 1
 
 
+@pytest.mark.slow
 def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     """Each rank takes half of the prompts; what is sampled depends on the sample and the step, not on the rank."""
     from safetensors.torch import load_file
@@ -76,7 +80,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     from vtcli.schema import Scored
     from vtcli.store.records import read
 
-    run(home, "rl", TWO_RANKS_RL, TWO_RANKS)
+    launched(home, "rl", TWO_RANKS_RL, TWO_RANKS)
     one, two = home / "policy" / "v1", home / "two" / "v1"
 
     def sampled(*logs: Path) -> dict[tuple[str, str], list[list[tuple[int, ...]]]]:
@@ -104,19 +108,16 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     assert apart < 1e-7 * moved  # Adam makes much of gradients that are rounding alone: a bound on all, not on each
 
 
+@pytest.mark.slow
 def test_two_ranks_build_one_model_and_imitate_as_one_rank_does(home: Path) -> None:
     frugal = ["sft.backend.zero_stage=3", "sft.backend.activation_checkpointing=true"]
-    run(home, "sft", [*SFT, "name=two-base", *frugal], TWO_RANKS)
+    launched(home, "sft", [*SFT, "name=two-base", *frugal], TWO_RANKS)
     one, two = (lines(home / name / "v1" / "metrics.jsonl") for name in ("base", "two-base"))
     assert [line["tokens"] for line in one] == [line["tokens"] for line in two]
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-4)
 
 
-def test_eval_reads_what_rl_made(home: Path) -> None:
-    run(home, "eval", ["+recipe=toolsrl", "eval.data=data@latest", "eval.model=policy@latest", "eval.max_samples=2"])
-    assert list(home.glob("*/v1/**/*.html"))
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "arguments", "name"), [("rl", RL, "policy"), ("sft", SFT, "base")])
 def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, arguments: list[str], name: str) -> None:
     again = [*arguments, "reuse=false"]
@@ -133,6 +134,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, argumen
     assert resumed.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "arguments", "name"), [("rl", RL, "policy"), ("sft", SFT, "base")])
 def test_a_run_that_slurm_ends_says_so_leaves_nothing_half_and_goes_on(
     home: Path, stage: str, arguments: list[str], name: str
@@ -149,44 +151,55 @@ def test_a_run_that_slurm_ends_says_so_leaves_nothing_half_and_goes_on(
     assert_same(home / f"{name}-ended" / "v1", home / name / "v1")
 
 
-def test_memory_engine_and_time_outs_can_change_when_a_killed_run_goes_on(home: Path) -> None:
+def test_memory_engine_and_time_outs_can_change_when_a_killed_run_goes_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Updates are equal but for rounding: micro-batches of one row and of all sum the same gradients."""
+    log_step = rl.log_step
+
+    def die(*given: Any) -> None:
+        if given[3] == 1:
+            raise KilledError
+        log_step(*given)
+
+    monkeypatch.setattr(rl, "log_step", die)
     again = [*RL, "reuse=false", "name=frugal"]
-    kill_after_checkpoint(home, "rl", again)
+    with pytest.raises(KilledError):
+        run(home, "rl", again)
+    monkeypatch.setattr(rl, "log_step", log_step)
     (work,) = (home / ".work").glob("rl-*/checkpoints")
     changed = ["rl.backend.batch_tokens=400", "rl.backend.activation_checkpointing=true", "engine.max_batch=2"]
     changed += ["rl.limits.timeout_s=500", "sandbox.live=7", "rl.data=data:v1", f"rl.model={home / 'base' / 'v1'}"]
-    output = run(home, "rl", [*again, *changed])
-    assert "from a checkpoint" in output and not work.exists()
+    run(home, "rl", [*again, *changed])
+    assert "rl 1/2 from a checkpoint" in capfd.readouterr().err and not work.exists()
     whole, resumed = (lines(home / name / "v1" / "metrics.jsonl") for name in ("policy", "frugal"))
     for name in ("reward", "tokens", "loss", "grad_norm"):
         assert [line[name] for line in whole] == pytest.approx([line[name] for line in resumed], rel=1e-3, abs=1e-6)
 
 
-def test_a_run_that_updates_nothing_ends_with_an_error_that_says_why(home: Path) -> None:
+def test_a_run_that_updates_nothing_ends_with_an_error_that_says_why(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     alike = "{name:alike,steps:3,form:answer,reward:{_target_:uneven.alike}}"
     nothing = [*RL, "name=nothing", f"rl.phases=[{alike}]", "rl.checkpoint_best=null"]
-    process = start(home, "rl", nothing)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 2, output[-4000:]
-    assert "3 steps in a row updated nothing" in output and "none of 3 steps updated the weights" in output
-    assert "6 in groups whose rewards are all equal (every reward was 1)" in output
+    with pytest.raises(InputError, match=r"6 in groups whose rewards are all equal .*rl\.allow_no_update"):
+        run(home, "rl", nothing)
+    assert "3 steps in a row updated nothing" in caplog.text
     assert not (home / "nothing").exists()
     run(home, "rl", [*nothing, "rl.allow_no_update=true"])
     assert len(lines(home / "nothing" / "v1" / "metrics.jsonl")) == 3
 
 
 def test_a_limit_below_every_prompt_is_refused_before_the_first_rollout(home: Path) -> None:
-    process = start(home, "rl", [*RL, "name=roomless", "rl.limits.max_tokens=6"])
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 2, output[-4000:]
-    assert "rl.limits.max_tokens: is 6, but the shortest of" in output and "Traceback" not in output
-    assert not [path for path in (home / ".work").glob("rl-*/trajectories.jsonl") if not path.stat().st_size]
+    with pytest.raises(ConfigError, match=r"^rl\.limits\.max_tokens: is 6"):
+        run(home, "rl", [*RL, "name=roomless", "rl.limits.max_tokens=6"])
+    assert not [path for path in (home / ".work").glob("rl-*/trajectories.jsonl") if path.stat().st_size]
 
 
 POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:DeepSpeedLearner"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "moment"),
     [
@@ -216,16 +229,17 @@ def test_killed_at_a_moment_it_ends_as_if_it_had_not_been(home: Path, stage: str
     assert_same(home / name / f"v{before + 1}", home / name / "v1")
 
 
+@pytest.mark.slow
 @pytest.mark.wide  # two minutes: other moments and other ranks are killed in `make test-slow`
 def test_two_ranks_killed_in_a_weight_sync_end_as_if_they_had_not_been(home: Path) -> None:
     if not (home / "two").exists():
-        run(home, "rl", TWO_RANKS_RL, TWO_RANKS)
+        launched(home, "rl", TWO_RANKS_RL, TWO_RANKS)
     again = [*TWO_RANKS_RL, "reuse=false"]
     process = start(home, "rl", again, (*TWO_RANKS, "-m", "dying", f"{POLICY}.update:1:halfway"))
     output, _ = process.communicate(timeout=240)
     assert process.returncode and "SIGKILL" in output, output[-4000:]
     assert not (home / "two" / "v2").exists()
-    run(home, "rl", again, TWO_RANKS)
+    launched(home, "rl", again, TWO_RANKS)
     assert_same(home / "two" / "v2", home / "two" / "v1")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import DATASET, DEMOS, RL, SFT, lines, run
+from small_runs import DATASET, DEMOS, EVAL, RL, SFT, launched, lines, run
 
 pytestmark = pytest.mark.slow
 
@@ -66,15 +66,11 @@ def test_rollouts_show_views_of_its_factor(home: Path) -> None:
 @pytest.mark.wide  # `make test-slow` has two ranks of Qwen2.5-VL
 def test_two_ranks_with_sharded_weights_learn_the_same(home: Path) -> None:
     """ZeRO-3 gathers the tower's and the mergers' weights on ranks with images and without."""
-    run(home, "sft", [*SFT, *QWEN3, "name=two-base", "sft.backend.zero_stage=3"], TWO_RANKS)
+    launched(home, "sft", [*SFT, *QWEN3, "name=two-base", "sft.backend.zero_stage=3"], TWO_RANKS)
     one, two = (lines(home / name / "v1" / "metrics.jsonl") for name in ("base", "two-base"))
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-4)
 
 
 def test_eval_reads_what_rl_made(home: Path) -> None:
-    run(
-        home,
-        "eval",
-        ["+recipe=toolsrl", "eval.data=data@latest", "eval.model=policy@latest", "eval.max_samples=2", *QWEN3],
-    )
+    run(home, "eval", [*EVAL, *QWEN3])
     assert list(home.glob("*/v1/**/*.html"))

@@ -1,4 +1,4 @@
-"""The stages as commands of their own, at the smallest size that is still the real thing."""
+"""The stages at the smallest size that is still the real thing, in this process or as commands of their own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import forked
+from vtcli.cli.stages import stage_parts
+from vtcli.config import compose
+from vtcli.store.artifacts import Artifact
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 SMALL = [
@@ -49,43 +51,39 @@ RL = [
 ]
 
 
+EVAL = ["+recipe=toolsrl", "eval.data=data@latest", "eval.model=policy@latest", "eval.max_samples=2"]
+
 LIMIT_S = 240
 
 
-def _words(home: Path, stage: str, arguments: Sequence[str]) -> list[str]:
-    return [stage, *arguments, *SMALL, f"home={home}"]
+def _words(home: Path, arguments: Sequence[str]) -> list[str]:
+    return [*arguments, *SMALL, f"home={home}"]
 
 
-def _environ(**more: str) -> dict[str, str]:
-    here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for uneven.py
-    return {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **more}
+def run(home: Path, stage: str, arguments: Sequence[str]) -> Artifact:
+    """Runs a stage in this process, as the command does after its configuration is composed. Raises its errors."""
+    config_class, run_stage = stage_parts(stage)
+    return run_stage(compose.build(config_class, compose.load(stage, _words(home, arguments))))
 
 
 def start(
     home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = (), **env: str
 ) -> subprocess.Popen[str]:
-    """A stage as a process of its own, as a user starts it."""
-    command = [sys.executable, *launcher, "-m", "vtcli", *_words(home, stage, arguments)]
+    """Starts a stage as a process of its own, for what only a process has: signals, exit codes, ranks."""
+    command = [sys.executable, *launcher, "-m", "vtcli", stage, *_words(home, arguments)]
+    here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for uneven.py
+    environ = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environ(**env), cwd=home.parent
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=home.parent
     )
 
 
-def run(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = ()) -> str:
-    """A stage that must succeed; its output. Without a launcher it is forked from a process with the libraries."""
-    if launcher:
-        process = start(home, stage, arguments, launcher)
-        output, _ = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == 0, output[-4000:]
-        return output
-    with tempfile.TemporaryDirectory() as folder:
-        written = Path(folder, "output")
-        forked_stage = forked.start("vtcli", _words(home, stage, arguments), _environ(), home.parent, written)
-        forked_stage.join(LIMIT_S)
-        if forked_stage.exitcode is None:
-            forked_stage.kill()
-        assert forked_stage.exitcode == 0, written.read_text()[-4000:]
-        return written.read_text()
+def launched(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str]) -> str:
+    """Starts a stage with a launcher, such as torchrun, and returns its output. It must succeed."""
+    process = start(home, stage, arguments, launcher)
+    output, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, output[-4000:]
+    return output
 
 
 def kill_after_checkpoint(
@@ -93,7 +91,7 @@ def kill_after_checkpoint(
 ) -> subprocess.CompletedProcess[str]:
     """Starts a stage and sends a signal as soon as its first checkpoint is whole; it must not have finished."""
     process = start(home, stage, arguments)
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + LIMIT_S
     while not list((home / ".work").glob(f"{stage}-*/checkpoints/step-*/done.json")):
         assert process.poll() is None, process.communicate()[0][-4000:]
         assert time.monotonic() < deadline, "no checkpoint"
@@ -103,13 +101,5 @@ def kill_after_checkpoint(
     return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
-def made_by_every_stage(folder: Path) -> Path:
-    """An artifact store with demonstrations, a dataset, a base model and a policy."""
-    home = folder / "artifacts"
-    for stage, arguments in (("synth", DEMOS), ("synth", DATASET), ("sft", SFT), ("rl", RL)):
-        run(home, stage, arguments)
-    return home
-
-
-def lines(path: Path) -> list[dict]:
+def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -27,6 +27,10 @@ from vtcli.store.hashes import FileGroup, digests
 OWN = ("vtcli", "stages")
 """The packages whose source counts as a whole."""
 
+OF_PACKAGES = ("site-packages", "dist-packages")
+"""Names of folders of installed packages, also those of another prefix: a virtual environment that borrows the
+system's, a module of a cluster. Their source would take a minute to read."""
+
 WITHOUT_EFFECT = ("cli",)
 """Rooms that cannot change an artifact, because no stage may import them (import-linter checks it)."""
 
@@ -217,7 +221,13 @@ def _roots() -> list[Path]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     installed = [Path(sysconfig.get_path(kind)).resolve() for kind in kinds]
     folders = (Path(entry or ".").resolve() for entry in sys.path)
-    return [f for f in dict.fromkeys(folders) if f.is_dir() and not any(f.is_relative_to(i) for i in installed)]
+    return [
+        folder
+        for folder in dict.fromkeys(folders)
+        if folder.is_dir()
+        and folder.name not in OF_PACKAGES
+        and not any(folder.is_relative_to(place) for place in installed)
+    ]
 
 
 def _installed(top: str) -> dict[str, str]:

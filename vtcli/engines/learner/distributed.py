@@ -35,6 +35,8 @@ def init_distributed() -> tuple[int, int]:
     Raises:
         EngineError: the other ranks did not come within the limit.
     """
+    # DeepSpeed insists on what a launcher would set, also where a program around us has begun the group.
+    os.environ.setdefault("LOCAL_RANK", "0")
     if not dist.is_initialized():
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         try:
@@ -45,7 +47,6 @@ def init_distributed() -> tuple[int, int]:
                 dist.init_process_group(backend, store=alone, rank=0, world_size=1)
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"cannot start torch.distributed ({backend}): {error}") from error
-        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed insists on what a launcher would set
         _take_device()
         _keep_from_compiling()
         # DeepSpeed calls collectives by names that torch is about to change, several times a step.
