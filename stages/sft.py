@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -15,7 +16,10 @@ import numpy as np
 from vtcli.algo.curriculum import batch_indices
 from vtcli.algo.optim import Backend, Optim
 from vtcli.config.binding import convert
-from vtcli.config.bounds import above, at_least
+from vtcli.config.bounds import above, at_least, shares
+from vtcli.envs.card import BoundCard, EnvInputs, read_card
+from vtcli.envs.played import Playback, playback
+from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.messages import DemoRows
@@ -69,6 +73,10 @@ class Config:
     architecture: dict[str, Any] | None = None  # its sizes, as the family has them
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     images: ImageLimits = field(default_factory=ImageLimits)
+    env: BoundCard | None = None  # conf/env: demonstrations are played there before they are learnt
+    prompt: dict[str, Any] = field(default_factory=dict[str, Any])
+    play_rows: int = 64  # so many demonstrations; 0: none
+    max_failed: float = 0.05  # of their calls that fail where the demonstration shows a success; more end the run
     max_tokens: int | None = None  # of a row, those of images included; null: any length
     too_long: Literal["skip", "error"] = "skip"  # rows beyond max_tokens are left out, or end the run at its start
     seed: int = 0
@@ -80,6 +88,8 @@ class Config:
         if self.architecture is not None:
             self.built()
         at_least(1, self, "rows_per_step", "checkpoint_keep", "rows", "max_tokens")
+        at_least(0, self, "play_rows")
+        shares(self, "max_failed")
         checkpoint_interval(self.checkpoint_every, self.checkpoint_best, self.checkpoint_best_mode)
         above(0, self, "epochs")
 
@@ -101,6 +111,8 @@ RUNTIME_KEYS = (
     "sft.data",
     "sft.checkpoint_keep",
     "sft.checkpoint_beside",
+    "sft.play_rows",
+    "sft.max_failed",
     *(f"sft.backend.{key}" for key in MEMORY_KEYS),
 )
 
@@ -131,8 +143,43 @@ def run(config: Config) -> Artifact:
         images = ImageStore(stage.work / "images", sizing, cache_mb=2000)
         ranks = _ranks()
         train, held = (DemoSet(data, split, images, "when_read", ranks) for split in ("train", "validation"))
+        _require_playable(config, train, images, ranks)
         family = family or open_family(_build(config, stage, train), config.families)
         return _train(config, stage, family, train, held, images)
+
+
+def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks: Ranks) -> None:
+    """Plays the calls of some demonstrations in the environment, and reports the share that does what it shows. Code is
+    not run here.
+
+    Raises:
+        InputError: more than ``max_failed`` of the calls fail where their demonstration shows a success.
+    """
+    card = read_card(config.env) if config.env is not None and config.play_rows else None
+    if card is None or card.runner:
+        return
+    own: Playback | None = None
+    if ranks.rank == 0:  # the others wait
+        count = min(config.play_rows, len(demos))
+        chosen = sorted(np.random.default_rng(config.seed).permutation(len(demos))[:count].tolist())
+        inputs = EnvInputs(images, read_prompt(config.prompt))
+        own = asyncio.run(playback((demos.load(index) for index in chosen), card, inputs))
+    found: Playback = ranks.gather(own)[0]
+    ok = found.calls - len(found.failures)
+    said = (
+        f"{found.rows} of {len(demos)} demonstrations played in the environment {card.name}: {ok} of {found.calls} "
+        "calls do what they show"
+    )
+    shown = "".join(f"\n  {line}" for line in found.failures[:3])
+    if found.failed > config.max_failed:
+        raise InputError(
+            f"{config.data}: {said}, and the others fail:{shown}\nA model would learn calls that fail. Make the "
+            "demonstrations with the recipe and scale of this training (coordinates count in its views), or choose "
+            f"their environment (env=NAME). The bound is sft.max_failed={config.max_failed:g}; play_rows=0 plays none."
+        )
+    if ranks.rank == 0 and found.calls:
+        meant = f", {found.meant} of them failures that are meant" if found.meant else ""
+        sys.stderr.write(f"sft: {said}{meant}{'; these fail:' + shown if found.failures else ''}\n")
 
 
 def _ranks() -> Ranks:

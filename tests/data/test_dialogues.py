@@ -12,24 +12,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fakes import native_card
 
 from vtcli.config import compose
+from vtcli.config.binding import bind
 from vtcli.data.generators import canvas
 from vtcli.data.importers import texts
 from vtcli.data.importers.dialogues import Dialogue
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.rows import generate
 from vtcli.envs.card import EnvCard, EnvInputs, read_card
+from vtcli.envs.demonstrate import MemoryImages
 from vtcli.envs.imitate import NO_RUNNER, imported_messages
+from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
-from vtcli.schema import ImageRef, Sample
+from vtcli.schema import Sample
+from vtcli.store.images import as_given
 
 PNGS = [canvas.png(np.full((40, 60, 3), shade, np.uint8)) for shade in (10, 20)]
 URI = f"data:image/png;base64,{base64.b64encode(PNGS[0]).decode()}"
+PROMPT = PromptStyle("compact", "{tools}", "{question}", "{question}")
 CODE = "<think>Up.</think><code>\n```python\nprint(1)\n```\n</code>"
 CALL = '<tool_call>\n{"name": "code_image_tool", "arguments": {"code": "result = image"}}\n</tool_call>'
-ZOOM = {"name": "zoom", "arguments": {"bbox_2d": [1, 2, 30, 40]}}
-ZOOMED = '<tool_call>{"name": "zoom", "arguments": {"bbox_2d": [1, 2, 30, 40]}}</tool_call>'
+ZOOM = {"name": "image_zoom_in_tool", "arguments": {"bbox_2d": [1, 2, 30, 40]}}
+ZOOMED = '<tool_call>{"name": "image_zoom_in_tool", "arguments": {"bbox_2d": [1, 2, 30, 40]}}</tool_call>'
 
 
 def dialogue(folder: Path, row: dict[str, Any], preset: str, **mapping: Any) -> Dialogue:
@@ -43,21 +49,17 @@ def dialogue(folder: Path, row: dict[str, Any], preset: str, **mapping: Any) -> 
 
 
 def card(name: str) -> EnvCard:
-    job = compose.load("synth", [f"env={name}", "scale=tiny"])
-    from stages.synth import Config
-
-    return read_card(compose.build(Config, job).env)
+    return native_card() if name == "native" else read_card(bind(compose.load("rl", [f"env={name}"]).values["env"]))
 
 
 def led(found: Dialogue, name: str) -> list[tuple[str, str]]:
     """The messages under an environment's syntax."""
-    shown = (ImageRef("a" * 64, "a" * 64, 60, 40, 60, 40),) * found.asked
-    sample = Sample("s", "own", "answer", "train", found.question or "", "", shown, ())
-    job = compose.load("synth", ["scale=tiny"])
-    from vtcli.envs.prompts import read_prompt
-
-    env = card(name).open(sample, EnvInputs(None, read_prompt(job.values["prompt"]), NO_RUNNER))  # type: ignore[arg-type]
-    return [(m["role"], m["content"]) for m in asyncio.run(imported_messages(found, env))]
+    images = MemoryImages(as_given)
+    refs = [images.add(pixels) for pixels in found.images]
+    world = card(name)
+    sample = Sample("s", "own", "answer", "train", found.question or "", "", tuple(refs[: found.asked]), ())
+    env = world.open(world.offer(sample), EnvInputs(images, PROMPT, NO_RUNNER))
+    return [(m["role"], m["content"]) for m in asyncio.run(imported_messages(found, env, world, images, refs))]
 
 
 def codevision(**more: Any) -> dict[str, Any]:
@@ -180,7 +182,7 @@ def openai() -> dict[str, Any]:
     call = {
         "id": "call_0",
         "type": "function",
-        "function": {"name": "zoom", "arguments": json.dumps(ZOOM["arguments"])},
+        "function": {"name": ZOOM["name"], "arguments": json.dumps(ZOOM["arguments"])},
     }
     picture = {"type": "image_url", "image_url": {"url": URI}}
     messages = [
@@ -195,7 +197,7 @@ def openai() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("row", "preset"), [(trl(), "trl"), (swift(), "swift"), (openai(), "openai")])
 def test_calls_beside_the_text_become_text(row: dict[str, Any], preset: str, tmp_path: Path) -> None:
-    found = dialogue(tmp_path, row, preset, crops="any")  # the shades say which image is which
+    found = dialogue(tmp_path, row, preset, crops="any", call_space="pixels")  # the shades say which image is which
     assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10 if preset == "openai" else 20, 10]
     assert found.tools[0]["function"] == {"name": "zoom"}
     said = led(found, "native")

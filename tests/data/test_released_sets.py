@@ -210,8 +210,10 @@ def test_a_released_cold_start_is_read_in_the_syntax_of_its_recipe(name: str, tm
     found = config.data.tasks["cold"].generate(seed=0, item=0, split="demo-train", form="imported").dialogue
     assert found is not None and found.asked == 1 and len(found.images) == 2
     images = ImageStore(tmp_path / "images")
-    sample = Sample("s", "cold", "answer", "train", found.question or "", "", (images.add(found.images[0]),), ())
+    refs = [images.add(pixels) for pixels in found.images]
+    sample = Sample("s", "cold", "answer", "train", found.question or "", "", tuple(refs[:1]), ())
     prompt = read_prompt(compose.load("synth", [f"+recipe={recipe}", *words]).values["prompt"])
-    opened = read_card(config.env).open(sample, EnvInputs(images, prompt, NO_RUNNER))
-    said = [m["role"] for m in asyncio.run(imported_messages(found, opened))]
+    card = read_card(config.env)
+    opened = card.open(sample, EnvInputs(images, prompt, NO_RUNNER))
+    said = [m["role"] for m in asyncio.run(imported_messages(found, opened, card, images, refs))]
     assert said[-4:] == ["user", "assistant", LED.get(name, "user"), "assistant"]

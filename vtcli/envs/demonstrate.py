@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from vtcli.data.generators.item import Item
+from vtcli.data.importers.dialogues import Dialogue
 from vtcli.data.importers.problems import RowProblem
 from vtcli.data.teachers import plans as demos
 from vtcli.data.teachers.scripted import Teacher, View
@@ -126,8 +127,7 @@ async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages
     """A trajectory that was brought along, with its calls read in the environment's own syntax.
 
     Raises:
-        RowProblem: a call that cannot be read or has no observation, an observation without a call, or an image that
-            cannot be shown.
+        RowProblem: as ``imported_messages``, and an image that cannot be shown.
     """
     dialogue = item.dialogue
     if dialogue is None:
@@ -137,14 +137,14 @@ async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages
         )
     try:
         refs = [
-            images.add_later(one.width, one.height, partial(dialogue.images.__getitem__, number))
+            images.add_later(one.width, one.height, _pixels(dialogue, number))
             for number, one in enumerate(dialogue.encoded)
         ] or [images.add(pixels) for pixels in dialogue.images]
         sample = Sample(
             item.id, item.task, "answer", "train", dialogue.question or "", "", tuple(refs[: dialogue.asked]), ()
         )
         env = setting.open(setting.card.offer(sample), images, NO_RUNNER)
-        messages = await imported_messages(dialogue, env)
+        messages = await imported_messages(dialogue, env, setting.card, images, refs)
     except RowProblem:
         raise
     except InputError as error:
@@ -155,6 +155,14 @@ async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages
     if dialogue.encoded:
         return DemoEpisode(f"{item.id}-{IMPORTED}", tuple(messages), (), tools, dialogue.encoded, unlearnt)
     return replace(_episode(f"{item.id}-{IMPORTED}", messages, refs, images, tools), unlearnt=unlearnt)
+
+
+def _pixels(dialogue: Dialogue, number: int) -> Callable[[], Pixels]:
+    """The pixels of an image that is held as it came. Where none is compared, calls are played on a blank one, so that
+    nothing is decoded."""
+    if dialogue.compared:
+        return partial(dialogue.images.__getitem__, number)
+    return partial(np.zeros, (dialogue.encoded[number].height, dialogue.encoded[number].width, 3), np.uint8)
 
 
 @contextmanager

@@ -44,6 +44,21 @@ def _scale(row: Mapping[str, Any], mapping: RowMapping, size: tuple[int, int], p
     if mapping.box_space != "resized":
         side = SHARES[mapping.box_space]
         return size[0] / side, size[1] / side
+    wide, high = sides(row, mapping, place)
+    if not same_shape((wide, high), size):
+        swapped = " The other order, [height, width], would fit." if same_shape((high, wide), size) else ""
+        raise RowProblem(
+            place,
+            "a resized image of another shape",
+            f"{place}: {', '.join(mapping.box_size)} is [{wide:g}, {high:g}], and the image has {size[0]} x {size[1]} "
+            f"pixels; expected the [width, height] of the same shape.{swapped}",
+        )
+    return size[0] / wide, size[1] / high
+
+
+def sides(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> tuple[float, float]:
+    """Width and height of the image that a row's boxes were measured on (``mapping.box_size``). Raises ``RowProblem``
+    where the row does not have them."""
     resized = _numbers(first(row, mapping.box_size))
     if resized is None or len(resized) != 2 or min(resized) <= 0:
         raise RowProblem(
@@ -52,7 +67,22 @@ def _scale(row: Mapping[str, Any], mapping: RowMapping, size: tuple[int, int], p
             f"{place}: {', '.join(mapping.box_size)} is {first(row, mapping.box_size)!r}; expected the [width, height] "
             "that the boxes were measured on.",
         )
-    return size[0] / resized[0], size[1] / resized[1]
+    return resized[0], resized[1]
+
+
+GRID = 32
+"""Pixels to whose multiples models round the sides of an image: 28 or 32."""
+
+
+def same_shape(resized: tuple[float, float], size: tuple[float, float]) -> bool:
+    """True if ``resized`` can be ``size`` at another scale: some scale explains both sides up to the grid's rounding.
+
+    >>> same_shape((504, 308), (1000, 600)), same_shape((300, 500), (1000, 600))
+    (True, False)
+    """
+    low = max((side - GRID) / whole for side, whole in zip(resized, size, strict=True))
+    high = min((side + GRID) / whole for side, whole in zip(resized, size, strict=True))
+    return low <= high
 
 
 def _box(

@@ -99,8 +99,16 @@ def _places(box: Box, pixels: Pixels) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _same(crop: Pixels, after: Pixels) -> bool:
+    return difference_of_same(crop, after) is not None
+
+
+def difference_of_same(crop: Pixels, after: Pixels) -> float | None:
+    """Returns the difference of two pictures that are the same crop; None for two crops."""
     aspects = [pixels.shape[1] / pixels.shape[0] for pixels in (crop, after)]
-    return max(aspects) <= SHAPE * min(aspects) and difference(crop, after) <= DIFFERENCE
+    if max(aspects) > SHAPE * min(aspects):
+        return None
+    found = difference(crop, after)
+    return found if found <= DIFFERENCE else None
 
 
 def difference(one: Pixels, other: Pixels) -> float:
@@ -128,6 +136,35 @@ def _coded(code: str) -> Any:
         return _value(given[0], _assigned(tree)) if len(given) == 1 else None
     except (ValueError, ArithmeticError):
         return None
+
+
+_PLACES = frozenset(
+    ("crop", "rectangle", "line", "ellipse", "circle", "polygon", "point", "text", "getpixel", "putText")
+)
+"""Methods and functions of code whose numbers are places in a picture."""
+
+
+def has_places(code: str) -> bool:
+    """True for code with numbers that are places in a picture: of a crop, a drawing or a slice."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    numbers = _assigned(tree).keys()
+
+    def literal(node: ast.AST) -> bool:
+        parts = list(ast.walk(node))
+        constants = [p.value for p in parts if isinstance(p, ast.Constant)]
+        named = any(isinstance(p, ast.Name) and p.id in numbers for p in parts)
+        return named or any(isinstance(v, int | float) and not isinstance(v, bool) and v > 1 for v in constants)
+
+    for node in ast.walk(tree):
+        called = getattr(node.func, "attr", None) if isinstance(node, ast.Call) else None
+        if called in _PLACES and isinstance(node, ast.Call) and any(map(literal, [*node.args, *node.keywords])):
+            return True
+        if isinstance(node, ast.Slice) and any(literal(side) for side in (node.lower, node.upper) if side):
+            return True
+    return False
 
 
 def _assigned(tree: ast.Module) -> dict[str, Any]:

@@ -84,6 +84,8 @@ class RowMapping:
     decoded: bool = False  # the assistant's text holds later turns behind lines "user" and "assistant", as verl decodes
     # Whether a crop must be the picture that follows it; cut: pictures are not stored, and are cut from boxes of calls.
     crops: Literal["equal", "any", "cut"] = "equal"
+    # The unit of coordinates in calls; None: the picture that answers a crop tells it. resized: box_size.
+    call_space: Literal["pixels", "view", "unit", "percent", "thousand", "resized"] | None = None
     prompt: Literal["row", "card"] = "row"  # whose system text and question a demonstration begins with
     strict: bool = False  # refuse columns whose names look like slips
 
@@ -146,10 +148,9 @@ def _read(name: str | None, own: str) -> RowMapping:
         raise ConfigError(
             f"mapping.file: {found.file!r} has no single place for a name. Expected one {{}}: images/{{}}.png"
         )
-    if found.box_space == "resized" and not found.box_size:
-        raise ConfigError(
-            "mapping.box_space is resized: say where the size stands, box_size: COLUMN of [width, height]"
-        )
+    for key in ("box_space", "call_space"):
+        if getattr(found, key) == "resized" and not found.box_size:
+            raise ConfigError(f"mapping.{key} is resized: give box_size: COLUMN of [width, height]")
     return found
 
 
