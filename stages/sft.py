@@ -179,7 +179,7 @@ def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks:
         )
     if ranks.rank == 0 and found.calls:
         meant = f", {found.meant} of them failures that are meant" if found.meant else ""
-        sys.stderr.write(f"sft: {said}{meant}{'; these fail:' + shown if found.failures else ''}\n")
+        print_line(f"sft: {said}{meant}{'; these fail:' + shown if found.failures else ''}")
 
 
 def _ranks() -> Ranks:

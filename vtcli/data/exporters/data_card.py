@@ -78,7 +78,8 @@ def card(
     out = f"\n\n| artifact | step | why | rows |\n|---|---|---|---|\n{out}" if lost else ""
     total = sum(sum(found.values()) for found in counts.values())
     recipe = f" and recipe {artifact.recipe}" if artifact.recipe else ""
-    cut = ", with `mapping: {crops: any, call_space: view}` where tools cut from larger pictures" if artifact.kind == "demos" else ""
+    back = ", with `mapping: {crops: any, call_space: view}` where tools cut from larger pictures"
+    cut = back if artifact.kind == "demos" else ""
     return f"""---
 {yaml.safe_dump(header, sort_keys=False)}---
 
