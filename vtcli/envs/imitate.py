@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from vtcli.data.importers import crops, frames
+from vtcli.data.importers import call_frames as frames
+from vtcli.data.importers import crops
+from vtcli.data.importers.call_frames import CallFrame, Reading
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
-from vtcli.data.importers.frames import Frame, Reading
 from vtcli.data.importers.problems import RowProblem
 from vtcli.envs.card import EnvCard
 from vtcli.envs.played import PlayedCall, play_calls, reader
@@ -119,7 +120,7 @@ def _moved(
     card: EnvCard,
     refs: Sequence[ImageRef],
 ) -> dict[int, str]:
-    """The texts of turns whose calls are written anew, by the numbers of their messages.
+    """Returns new texts of turns whose calls move, by the numbers of their messages.
 
     Raises:
         RowProblem: a frame that is not known, or code or a syntax that cannot be written anew.
@@ -153,7 +154,7 @@ def _has_places(call: Call) -> bool:
 
 
 def _readings(dialogue: Dialogue, turn: _CallTurn, refs: Sequence[ImageRef]) -> list[Reading] | None:
-    """What the one picture that answers one crop says of the call's frame; None where nothing is compared.
+    """Returns the frames in which the one picture that answers one crop is that crop; None where nothing is compared.
 
     Raises:
         RowProblem: the picture is no crop of an image before it, where ``mapping.crops`` is equal.
@@ -179,7 +180,7 @@ def _readings(dialogue: Dialogue, turn: _CallTurn, refs: Sequence[ImageRef]) -> 
 
 def _chosen_frames(
     dialogue: Dialogue, turns: Sequence[_CallTurn], seen: Sequence[Sequence[Reading]], refs: Sequence[ImageRef]
-) -> list[Frame]:
+) -> list[CallFrame]:
     """The frames that all crops of a row allow; without a crop the mapping's, or shares of a side where no number is
     above 1. A crop of code is in pixels of the picture that its author's code opened."""
     if dialogue.frame is not None:
@@ -191,9 +192,9 @@ def _chosen_frames(
     arguments = [call.arguments or {} for turn in turns for call in turn.calls]
     numbers = [frames.largest(each) for each in arguments if frames.placed(each)]
     if not numbers:
-        return [Frame("pixels")]
+        return [CallFrame("pixels")]
     if max(numbers) <= 1:
-        return [Frame("unit")]
+        return [CallFrame("unit")]
     return []
 
 
@@ -203,7 +204,7 @@ def _written(
     messages: Sequence[Mapping[str, str]],
     card: EnvCard,
     refs: Sequence[ImageRef],
-    frame: Frame,
+    frame: CallFrame,
     seen: Mapping[int, Sequence[Reading]],
 ) -> dict[int, str]:
     """The texts of turns whose calls change if the row's coordinates are in ``frame``."""
@@ -228,7 +229,7 @@ def _arguments(
     turn: _CallTurn,
     card: EnvCard,
     refs: Sequence[ImageRef],
-    frame: Frame,
+    frame: CallFrame,
     of: int | None,
 ) -> Mapping[str, Json]:
     """A call's arguments in the environment's frame; ``of`` is the picture that its crop is cut from."""

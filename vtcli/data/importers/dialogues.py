@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from vtcli.data.importers import boxes, media, row_images, texts
-from vtcli.data.importers.frames import Frame
+from vtcli.data.importers.call_frames import CallFrame
 from vtcli.data.importers.mapping import RowMapping, every, first, parsed
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import KeepImages
@@ -42,7 +42,7 @@ class Dialogue:
     encoded: tuple[EncodedImage, ...] = ()  # the images as they came, where they are held so
     unlearnt: tuple[int, ...] = ()  # indices of assistant messages that the row says not to imitate
     named: str | None = None  # the path by which the question names its image to code
-    frame: Frame | None = None  # of the coordinates in calls; None: the crops tell
+    frame: CallFrame | None = None  # of the coordinates in calls; None: the crops tell
 
     @property
     def asked(self) -> int:
@@ -106,13 +106,13 @@ def read(
     )  # fmt: skip
 
 
-def _frame(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> Frame | None:
-    """The unit of the coordinates in calls, as the mapping names it. Pictures that are cut anew (``crops: cut``) are
-    cut by ``box_space``."""
+def _frame(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> CallFrame | None:
+    """Returns the unit of the coordinates in calls, as the mapping names it. Pictures that are cut anew are cut by
+    ``box_space``."""
     space = mapping.call_space or (mapping.box_space if mapping.crops == "cut" else None)
     if space is None:
         return None
-    return Frame(space, boxes.sides(row, mapping, place) if space == "resized" else None)
+    return CallFrame(space, boxes.sides(row, mapping, place) if space == "resized" else None)
 
 
 def attached(row: Mapping[str, Any]) -> Mapping[str, Any]:

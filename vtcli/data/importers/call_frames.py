@@ -39,7 +39,7 @@ Sides = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class CallFrame:
     """The unit of a row's coordinates. ``sides`` are of the question's first picture, where ``space`` is resized."""
 
     space: Space
@@ -57,10 +57,17 @@ class Frame:
         return ref.width, ref.height
 
 
-TOLD_BY_CROPS = Frame("resized")
+TOLD_BY_CROPS = CallFrame("resized")
 """The frame of a set that measured on pictures of its own model's size and does not say which."""
 
-ANY = (Frame("pixels"), Frame("view"), Frame("unit"), Frame("thousand"), Frame("percent"), TOLD_BY_CROPS)
+ANY = (
+    CallFrame("pixels"),
+    CallFrame("view"),
+    CallFrame("unit"),
+    CallFrame("thousand"),
+    CallFrame("percent"),
+    TOLD_BY_CROPS,
+)
 """The frames that are tried where a mapping names none."""
 
 
@@ -68,14 +75,14 @@ ANY = (Frame("pixels"), Frame("view"), Frame("unit"), Frame("thousand"), Frame("
 class Reading:
     """A frame in which a call's box is the picture that answers it, and the picture that it is cut from."""
 
-    frame: Frame
+    frame: CallFrame
     picture: int
     difference: float
     whole: bool  # the crop has as many pixels as its place: it was not resized
 
 
 def readings(
-    box: crops.Box, before: Sequence[Pixels], refs: Sequence[ImageRef], after: Pixels, frames: Sequence[Frame]
+    box: crops.Box, before: Sequence[Pixels], refs: Sequence[ImageRef], after: Pixels, frames: Sequence[CallFrame]
 ) -> list[Reading]:
     """The frames among ``frames`` in which ``after`` is the crop of a picture before it. Of several the clearest stay:
     those of which the crop was not resized, and those whose difference is within ``CLEARER`` of the least. A size that
@@ -90,7 +97,7 @@ def readings(
 
 
 def _read(
-    box: crops.Box, before: Sequence[Pixels], refs: Sequence[ImageRef], after: Pixels, frames: Sequence[Frame]
+    box: crops.Box, before: Sequence[Pixels], refs: Sequence[ImageRef], after: Pixels, frames: Sequence[CallFrame]
 ) -> list[Reading]:
     found: list[Reading] = []
     for number, (pixels, ref) in enumerate(zip(before, refs, strict=True)):
@@ -107,8 +114,8 @@ def _read(
 
 
 def _possible(
-    box: crops.Box, frames: Sequence[Frame], ref: ImageRef, first: ImageRef, after: Pixels
-) -> Iterator[Frame]:
+    box: crops.Box, frames: Sequence[CallFrame], ref: ImageRef, first: ImageRef, after: Pixels
+) -> Iterator[CallFrame]:
     """The frames that such numbers can have; a size that no column has is told by the size of the crop."""
     for frame in frames:
         if frame.space in SHARES:
@@ -118,7 +125,7 @@ def _possible(
             if frame.space != "resized" or frame.sides:
                 yield frame
             elif (sides := _told(box, ref, after)) and (ref.width, ref.height) == (first.width, first.height):
-                yield Frame("resized", sides)
+                yield CallFrame("resized", sides)
 
 
 def _told(box: crops.Box, ref: ImageRef, after: Pixels) -> Sides | None:
@@ -143,7 +150,7 @@ def _place(box: crops.Box, sides: Sides, pixels: Pixels) -> tuple[int, int, int,
     return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
 
 
-def same(one: Frame, other: Frame) -> bool:
+def same(one: CallFrame, other: CallFrame) -> bool:
     """True for one frame; sizes that crops tell differ by their rounding."""
     if one.space != other.space or one.sides is None or other.sides is None:
         return one == other
