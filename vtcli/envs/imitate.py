@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from vtcli.data.importers import call_frames as frames
 from vtcli.data.importers import crops
-from vtcli.data.importers.call_frames import CallFrame, Reading
+from vtcli.data.importers.call_frames import CallFrame, BoxReading
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
 from vtcli.data.importers.problems import RowProblem
 from vtcli.envs.card import EnvCard
@@ -120,7 +120,7 @@ def _moved(
     card: EnvCard,
     refs: Sequence[ImageRef],
 ) -> dict[int, str]:
-    """Returns new texts of turns whose calls move, by the numbers of their messages.
+    """Returns new texts of turns, by the numbers of their messages, where calls move.
 
     Raises:
         RowProblem: a frame that is not known, or code or a syntax that cannot be written anew.
@@ -153,7 +153,7 @@ def _has_places(call: Call) -> bool:
     return isinstance(code, str) and crops.has_places(code)
 
 
-def _readings(dialogue: Dialogue, turn: _CallTurn, refs: Sequence[ImageRef]) -> list[Reading] | None:
+def _readings(dialogue: Dialogue, turn: _CallTurn, refs: Sequence[ImageRef]) -> list[BoxReading] | None:
     """Returns the frames in which the one picture that answers one crop is that crop; None where nothing is compared.
 
     Raises:
@@ -179,7 +179,7 @@ def _readings(dialogue: Dialogue, turn: _CallTurn, refs: Sequence[ImageRef]) -> 
 
 
 def _chosen_frames(
-    dialogue: Dialogue, turns: Sequence[_CallTurn], seen: Sequence[Sequence[Reading]], refs: Sequence[ImageRef]
+    dialogue: Dialogue, turns: Sequence[_CallTurn], seen: Sequence[Sequence[BoxReading]], refs: Sequence[ImageRef]
 ) -> list[CallFrame]:
     """The frames that all crops of a row allow; without a crop the mapping's, or shares of a side where no number is
     above 1. A crop of code is in pixels of the picture that its author's code opened."""
@@ -205,7 +205,7 @@ def _written(
     card: EnvCard,
     refs: Sequence[ImageRef],
     frame: CallFrame,
-    seen: Mapping[int, Sequence[Reading]],
+    seen: Mapping[int, Sequence[BoxReading]],
 ) -> dict[int, str]:
     """The texts of turns whose calls change if the row's coordinates are in ``frame``."""
     found: dict[int, str] = {}

@@ -72,7 +72,7 @@ ANY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class BoxReading:
     """A frame in which a call's box is the picture that answers it, and the picture that it is cut from."""
 
     frame: CallFrame
@@ -83,7 +83,7 @@ class Reading:
 
 def readings(
     box: crops.Box, before: Sequence[Pixels], refs: Sequence[ImageRef], after: Pixels, frames: Sequence[CallFrame]
-) -> list[Reading]:
+) -> list[BoxReading]:
     """The frames among ``frames`` in which ``after`` is the crop of a picture before it. Of several the clearest stay:
     those of which the crop was not resized, and those whose difference is within ``CLEARER`` of the least. A size that
     the crop tells is tried where no other frame fits, because it fits where another one does."""
@@ -98,8 +98,8 @@ def readings(
 
 def _read(
     box: crops.Box, before: Sequence[Pixels], refs: Sequence[ImageRef], after: Pixels, frames: Sequence[CallFrame]
-) -> list[Reading]:
-    found: list[Reading] = []
+) -> list[BoxReading]:
+    found: list[BoxReading] = []
     for number, (pixels, ref) in enumerate(zip(before, refs, strict=True)):
         for frame in _possible(box, frames, ref, refs[0], after):
             place = _place(box, frame.of(ref, refs[0]), pixels)
@@ -109,7 +109,7 @@ def _read(
             difference = crops.difference_of_same(pixels[y1:y2, x1:x2], after)
             if difference is not None:
                 whole = abs(x2 - x1 - after.shape[1]) <= 1 and abs(y2 - y1 - after.shape[0]) <= 1
-                found.append(Reading(frame, number, difference, whole))
+                found.append(BoxReading(frame, number, difference, whole))
     return found
 
 
