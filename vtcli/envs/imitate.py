@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from vtcli.data.importers import call_frames as frames
 from vtcli.data.importers import crops
-from vtcli.data.importers.call_frames import CallFrame, BoxReading
+from vtcli.data.importers.call_frames import BoxReading, CallFrame
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
 from vtcli.data.importers.problems import RowProblem
 from vtcli.envs.card import EnvCard
@@ -123,7 +123,7 @@ def _moved(
     """Returns new texts of turns, by the numbers of their messages, where calls move.
 
     Raises:
-        RowProblem: a frame that is not known, or code or a syntax that cannot be written anew.
+        RowProblem: a frame that is not known, or code or a syntax whose numbers cannot be replaced.
     """
     seen = {turn.number: found for turn in turns if (found := _readings(dialogue, turn, refs)) is not None}
     if not any(turn.number in seen or _placed(turn, card) for turn in turns):

@@ -107,7 +107,7 @@ def read(
 
 
 def _frame(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> CallFrame | None:
-    """Returns the unit of the coordinates in calls by the mapping. Pictures that are cut anew are cut by
+    """Returns the unit of the coordinates in calls by the mapping. With ``crops: cut`` it is that of
     ``box_space``."""
     space = mapping.call_space or (mapping.box_space if mapping.crops == "cut" else None)
     if space is None:
