@@ -10,6 +10,7 @@ import pytest
 from vtcli.cli import pipeline, stages, steps
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
+from vtcli.runs.sources import source_model
 from vtcli.store.artifacts import ArtifactStore
 
 
@@ -85,6 +86,77 @@ def test_eval_from_nothing_trains_first() -> None:
         "vtcli eval recipe=grpo_accuracy scale=tiny rl.group_size=4 sft.epochs=1 eval.shown=1 eval.data=data@latest "
         "eval.model=policy@latest",
     ]
+
+
+def test_an_evaluation_of_named_data_trains_nothing_unasked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It offers the model that is there. Without a word about data the recipe's whole pipeline was asked for."""
+    children = Children(monkeypatch)
+    keep(home, "mine", "toolsrl", kind="dataset", stage="synth", config={"scale": "node"})
+    for words in (["data=mine@latest"], ["benchmark=[vstar]", f"eval.benchmarks_in={home}"]):
+        with pytest.raises(ConfigError) as refused:
+            stages.run_stage("eval", ["+recipe=deepeyes", "scale=tiny", *words])
+        text = str(refused.value)
+        assert text.startswith("eval.model: ") and "eval.model=base@latest" in text, words
+        assert "vtcli rl +recipe=deepeyes" in text and children.ran == [], words
+    with pytest.raises(ConfigError) as refused:  # the shipped model calls tools, and writes no code
+        stages.run_stage("eval", ["+recipe=codev", "scale=tiny", "data=mine@latest"])
+    assert "base@latest\n" not in str(refused.value).partition("train one")[0]
+    stages.run_stage("eval", ["+recipe=deepeyes", "scale=tiny", "data=mine@latest", "model=base@latest"])
+    assert [ran[0] for ran in children.ran] == ["eval"]
+    stages.run_stage("eval", ["+recipe=deepeyes", "scale=tiny"])
+    assert [ran[0] for ran in children.ran[1:]] == ["synth", "artifacts", "rl", "eval"]
+
+
+def test_the_shipped_model_is_found_by_its_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = ArtifactStore(home)
+    assert source_model(store, "base@latest").name == "base:v1"
+    assert "base:v1 comes with vtcli" in capsys.readouterr().err
+    keep_base(home)
+    assert source_model(ArtifactStore(home / "new"), "base:v1").name == "base:v1"
+    keep(home / "mine", "base", "tiny_base", kind="model", stage="sft", config={})
+    with pytest.raises(InputError, match=r"base:v1"):  # a user's own of that name is not replaced
+        source_model(ArtifactStore(home / "mine"), "base@latest")
+    for reference in ("base:v7", "other@latest"):
+        with pytest.raises(InputError, match=reference):
+            source_model(ArtifactStore(home / "empty"), reference)
+    assert not list((home / "empty").glob("*/v*"))
+
+
+def test_without_a_recipe_the_recipes_are_listed(home: Path) -> None:
+    wrong: list[str] = []
+    for stage, words, key in (
+        ("rl", [], "rl.data"),
+        ("rl", ["data=a:v1", "model=own/model"], "rl.phases"),
+        ("sft", [], "sft.data"),
+        ("eval", [], "eval.model"),
+        ("serve", [], "serve.model"),
+    ):
+        try:
+            stages.run_stage(stage, [*words, "scale=tiny"])
+            wrong.append(f"{stage} {words}: no error")
+        except ConfigError as error:
+            if not str(error).startswith(f"{key}: ") or "toolsrl" not in str(error):
+                wrong.append(f"{stage} {words}: {error}")
+        except InputError as error:
+            wrong.append(f"{stage} {words}: {error}")
+    assert not wrong
+    assert not home.exists()
+    with pytest.raises(InputError, match="nothing:v1"):  # of two mistakes the one that was typed
+        stages.run_stage("eval", ["model=nothing:v1", "scale=tiny"])
+
+
+def test_a_word_without_a_key_is_told_what_it_may_be() -> None:
+    meant = {
+        "toolsrl": "+recipe=toolsrl",
+        "toolrl": "+recipe=toolsrl",
+        "tiny": "scale=tiny",
+        "vstar": "benchmark=vstar",
+        "mine:v3": "data=mine:v3 or model=mine:v3",
+    }
+    for word, said in meant.items():
+        with pytest.raises(ConfigError) as error:
+            compose.plan("rl", [word])
+        assert f"Did you mean {said}?" in str(error.value), word
 
 
 def test_the_model_of_an_endpoint_is_no_artifact() -> None:

@@ -19,11 +19,8 @@ from typing import Any, cast
 from vtcli.cli.newest import Criteria, at, newest, unfiltered
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
-from vtcli.runs.sources import source_model
+from vtcli.runs.sources import SHIPPED, source_model
 from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
-
-SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
-"""A store of artifacts that come with the package (``make tiny-base``)."""
 
 TINY = "tiny"
 """The scale at which models are made from nothing; at others the first model is the user's or the recipe's."""
@@ -191,6 +188,47 @@ def require_named(request: CommandRequest) -> None:
             store.resolve(str(named), product.kind, verify=False)
         elif is_artifact(str(named)) or "/" not in str(named):
             source_model(store, str(named), verify=False)
+
+
+def require_recipe(plan: compose.CommandPlan) -> None:
+    """Raises ``ConfigError`` that lists the recipes for a command that gives neither a recipe nor what a recipe says.
+    A model that is named and not there is refused first."""
+    if plan.recipe is not None or plan.multirun or plan.stage not in READS:
+        return
+    values = next(compose.jobs(plan)).values
+    absent = [key for key in (*READS[plan.stage], "phases") if at(values, f"{plan.stage}.{key}") == compose.MISSING]
+    if plan.stage == "eval" and not (at(values, "eval.data") or values.get("benchmark")):
+        absent += ["data"] if at(values, "eval.policy") != "imported" else []
+    if not absent:
+        return
+    named = str(at(values, f"{plan.stage}.model"))
+    if "model" not in leaves_out(plan) and is_artifact(named):
+        source_model(ArtifactStore(Path(str(values["home"]))), named, verify=False)
+    known = compose.options("recipe", plan.config_dir)
+    shown = known if plan.stage == "sft" else [name for name in known if not name.startswith("tiny_")]
+    own = " and ".join(f"{key}=…" for key in absent if key != "phases")
+    instead = f", or {own} (NAME:vN or NAME@latest)" if own and "phases" not in absent else ""
+    raise ConfigError(
+        f"{plan.stage}.{absent[0]}: needs a value, and no recipe is given that has one. Give +recipe=NAME{instead}. "
+        f"Recipes: {', '.join(shown)}."
+    )
+
+
+def require_wanted(request: CommandRequest, inputs: Inputs) -> None:
+    """Raises ``ConfigError`` for an evaluation of named questions whose model would have to be trained first, because
+    a measurement of given data does not ask for a training. The message offers the models that are there."""
+    training = next((step for step in inputs.steps if step.product is POLICY), None)
+    if request.plan.stage != "eval" or "data" in request.unnamed or training is None:
+        return
+    start = training.inputs.get("rl.model", "")
+    ready = ":" in start or any(step.product is BASE and step.shipped for step in inputs.steps)
+    base = Inputs({"eval.model": start})
+    offered = f"\n  an untrained one is there:\n{listed(request, base, own=True)}" if ready else ""
+    raise ConfigError(
+        f"eval.model: needs a value. No model of +recipe={request.recipe} scale={request.plan.scale} is there, and an "
+        f"evaluation of data that you name trains none. Give model=NAME:vN, a folder or a hub name.{offered}\n"
+        f"  these commands train one first:\n{listed(request, inputs, own=True)}"
+    )
 
 
 def resolve(request: CommandRequest) -> Inputs:

@@ -91,6 +91,7 @@ def run_stage(stage: str, argv: list[str]) -> None:
     if plan.note and _first_rank():
         say(plan.note)
     if not plan.only_prints:
+        pipeline.require_recipe(plan)
         pipeline.require_effect(plan, argv)
         plan = _with_inputs(plan, argv)
         _check(plan)
@@ -117,6 +118,7 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
         return plan
     pipeline.require_named(request)
     inputs = pipeline.resolve(request)
+    pipeline.require_wanted(request, inputs)
     _check(compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, {})]))
     for step in inputs.steps:
         if not step.shipped:

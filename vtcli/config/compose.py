@@ -139,6 +139,11 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     own = own_folder(args.config_dir)
     for override in named(stage, cast(list[str], args.overrides)):
         key, equals, value = override.partition("=")
+        if not equals and not key.startswith("~"):
+            raise ConfigError(
+                f"{override}: cannot be read as an override; expected key=value, +key=value, ~key or +group=name."
+                + _meant(key.lstrip("+"), own)
+            )
         if equals and key.lstrip("+") == LAST_GROUP:
             scale = value
         elif equals and key.lstrip("+") == "recipe":
@@ -169,6 +174,18 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     prints = bool(args.cfg or args.info or args.hydra_help or args.help)
     found = CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command, chosen)
     return replace(found, recipe=recipe, variant=variant, config_dir=own)
+
+
+def _meant(word: str, own: Path | None) -> str:
+    """`` Did you mean +recipe=toolsrl?`` for a word without a key; empty where nothing fits."""
+    if re.search(r":v\d+|@latest", word):
+        return f" Did you mean data={word} or model={word}?"
+    keys = {"recipe": "+recipe", **{group: group for group in ("scale", "benchmark", "data", "model", "filter")}}
+    for group, key in keys.items():
+        if word in options(group, own):
+            return f" Did you mean {key}={word}?"
+    close = difflib.get_close_matches(word, options("recipe", own), n=1, cutoff=0.6)
+    return f" Did you mean +recipe={close[0]}?" if close else ""
 
 
 def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:

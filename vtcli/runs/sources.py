@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from vtcli.errors import InputError
+from vtcli.store import disk
 from vtcli.store.artifacts import Artifact, ArtifactStore
+
+SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
+"""A store of artifacts that come with the package (``make tiny-base``)."""
+
+SHIPPED_WAIT_S = 60.0
+"""Limit on the time for which a rank waits for another that copies a shipped model, which takes less than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,7 @@ class ModelSource:
 def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> ModelSource:
     """Opens a model by artifact reference (``NAME:vN``, ``NAME@latest``, its folder), by a folder inside an artifact
     (``policy:v1/phases/tools``), by Hugging Face folder, or by hub name. ``verify=False`` does not hash its files.
+    A name that the store does not have and the package ships (``base@latest``) is copied into the store first.
 
     Raises:
         InputError: the model is missing, damaged, or of another kind.
@@ -47,6 +56,8 @@ def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> Mo
     match = re.fullmatch(r"([^/]+(?::v\d+|@latest))(?:/(.+))?", model)
     if match or Path(model).exists() or ":" in model or "@" in model:
         reference, inside = match.groups() if match else (model, None)
+        if match:
+            add_shipped(store, reference)
         artifact = store.resolve(reference, "model", verify=verify)
         path = artifact.path / (inside or "")
         if not (path / "config.json").is_file():
@@ -56,3 +67,16 @@ def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> Mo
     from vtcli.engines.hf import hub_folder
 
     return ModelSource(hub_folder(model), model)
+
+
+def add_shipped(store: ArtifactStore, reference: str) -> None:
+    """Copies the artifact of the package that ``reference`` names into a store that has no artifact of that name."""
+    name = re.split("[:@]", reference)[0]
+    for shipped in () if store.has(name) else ArtifactStore(SHIPPED).newest(name):
+        if reference not in (f"{name}@latest", shipped.ref):
+            continue
+        with disk.locked(store.root / ".shipped.lock", SHIPPED_WAIT_S, "the copy of a shipped model"):
+            if store.has(name):  # another rank was quicker
+                return
+            added = store.add(shipped.path)
+        sys.stderr.write(f"vtcli: {added.ref} comes with vtcli, and was added to {store.root}\n")
