@@ -196,3 +196,26 @@ def test_what_is_open_at_the_end_is_cancelled() -> None:
         loop.run(asyncio.sleep(0))
     assert task.cancelled()
     assert ended
+
+
+def test_a_signal_that_another_thread_receives_is_handled_soon() -> None:
+    """It does not interrupt what the main thread waits for: neither work nor the next request for some."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for wait in (lambda: compute(lambda: time.sleep(60)), lambda: asyncio.sleep(60)):
+            begun = time.monotonic()
+
+            def tell() -> None:
+                time.sleep(0.5)
+                signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+            async def work(wait: Any = wait) -> None:
+                await wait()
+
+            with EventLoop() as loop, pytest.raises(KeyboardInterrupt):
+                threading.Thread(target=tell).start()
+                loop.run(work())
+            assert time.monotonic() - begun < 20
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signal.set_wakeup_fd(-1) == -1
