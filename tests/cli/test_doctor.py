@@ -160,10 +160,11 @@ def test_a_home_that_is_a_file_is_broken(tmp_path: Path) -> None:
 def test_the_doctor_says_what_it_does_while_it_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "PROBES", {name: (f"print('{name} works')", "") for name in ("one", "two")})
     monkeypatch.setattr(findings, "SANDBOX", "print('full', 'holds', sep=chr(9))")
+    monkeypatch.setattr(findings, "_mlflow", lambda home: findings.Finding("mlflow", "ok", str(home)))
     said: list[str] = []
     found = findings.examine(tmp_path, said.append)
     assert said[0] == "accelerators"
-    assert set(said) == {"accelerators", "code sandbox", "one", "two"}
+    assert set(said) == {"accelerators", "code sandbox", "one", "two", "mlflow"}
     assert {"one works", "two works", "holds"} <= {finding.found for finding in found}
 
 
@@ -173,6 +174,7 @@ def test_the_doctor_speaks_without_a_terminal_and_prints_plain_text(
     long = "x" * 120
     monkeypatch.setattr(findings, "PROBES", {"one": (f"print('{long}')", "")})
     monkeypatch.setattr(findings, "SANDBOX", "print('full', 'holds', sep=chr(9))")
+    monkeypatch.setattr(findings, "_mlflow", lambda home: findings.Finding("mlflow", "ok", str(home)))
     with suppress(typer.Exit):
         doctor(tmp_path, "", "", "")
     out, err = capsys.readouterr()
@@ -180,6 +182,7 @@ def test_the_doctor_speaks_without_a_terminal_and_prints_plain_text(
     assert "…" not in out
     assert out.count("x") >= 120  # folded, not cut
     assert not set(out) & set("│┃━\x1b")
+    assert max(map(len, out.splitlines())) <= 80  # of a pipe: it is pasted into an issue
 
 
 @pytest.mark.parametrize(

@@ -212,9 +212,10 @@ def test_a_signal_that_another_thread_receives_is_handled_soon() -> None:
             async def work(wait: Any = wait) -> None:
                 await wait()
 
-            with EventLoop() as loop, pytest.raises(KeyboardInterrupt):
+            with EventLoop() as loop:
                 threading.Thread(target=tell).start()
-                loop.run(work())
+                with pytest.raises(KeyboardInterrupt):
+                    loop.run(work())
             assert time.monotonic() - begun < 20
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from vtcli.cli.findings import _mlflow
 from vtcli.runs import track
 
 STARTER = """
@@ -177,6 +180,41 @@ def test_no_trouble_raises_and_one_warning_is_given(
     assert "The run goes on without" in messages[0]
     assert "53 calls were lost" in messages[1]  # opening, params, 50 metrics, the end
     assert time.monotonic() - begun < 120  # 50 retried calls would take longer, a busy machine does not
+
+
+KILLED = """
+import os, sys, signal, threading, time
+from pathlib import Path
+from vtcli.runs import track
+home = Path(sys.argv[1])
+def watch():
+    while not any(file.stat().st_size > 100_000 for file in home.glob("*mlflow.db*") if file.exists()):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=watch, daemon=True).start()
+track.mlflow(track.Context(home, "rl", "p"))
+"""
+
+
+def test_a_database_whose_making_was_killed_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=300)
+    assert done.returncode == -9 and any(tmp_path.glob(".mlflow.db.*"))
+    assert not (tmp_path / "mlflow.db").exists()
+    tracker = track.mlflow(track.Context(tmp_path, "rl", "p"))
+    tracker.close()
+    assert tracker.run_id is not None and not caplog.records
+    assert not list(tmp_path.glob(".mlflow.db.*vtcli-tmp*"))
+
+
+def test_a_broken_database_is_named_with_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Tables of an interrupted migration, as earlier versions left them; `vtcli doctor` tries this very file."""
+    file = tmp_path / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(file)) as tables:
+        tables.execute("CREATE TABLE experiments (x INTEGER)")
+        tables.commit()
+    assert track.mlflow(track.Context(tmp_path, "rl", "p")).run_id is None
+    assert f"mv {file} " in caplog.text
+    assert str(file) in _mlflow(tmp_path).found and _mlflow(tmp_path).state == "broken"
 
 
 def test_a_failure_in_the_middle_is_survived(started, caplog: pytest.LogCaptureFixture) -> None:

@@ -246,7 +246,7 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
 
     from vtcli.plan import published
     from vtcli.report import plans
-    from vtcli.report.printing import print_all
+    from vtcli.report.printing import page_width, print_all
 
     if options.check and (extra := [word for word in argv if not word.startswith("home=")]):
         raise ConfigError(f"{' '.join(extra)}: --check compares published runs alone. Leave this out, or --check")
@@ -265,12 +265,14 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
         calibrate.write(path, tiny["model"]["family"], tiny["model"]["architecture"])
         console.print(f"written to {path}")
         if not any(a.startswith("cluster=") for a in argv):
-            print_all([plans.constants(_constants(path))], console)
+            print_all([plans.constants(_constants(path))], console, page_width())
             return 0
     if options.check:
         rows = published.compare(Constants())
         found = [{**vars(r), "case": r.case.name, "source": r.case.source, "ratio": r.ratio} for r in rows]
-        console.print_json(json.dumps(found)) if options.json else print_all([plans.comparison(rows)], console)
+        console.print_json(json.dumps(found)) if options.json else print_all(
+            [plans.comparison(rows)], console, page_width()
+        )
         return 0
     made = run(argv, options.constants)
     if options.fit:
@@ -280,7 +282,7 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
     elif options.fit:
         console.print(plans.fit(made), highlight=False, soft_wrap=True)
     else:
-        print_all(plans.tables(made), console)
+        print_all(plans.tables(made), console, page_width())
     possible = made.advice is not None if options.fit else made.memory.fits
     return 0 if possible else 3
 

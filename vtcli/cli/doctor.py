@@ -87,9 +87,9 @@ def page(title: str, lines: Iterable[Line]) -> Table:
 def _print(title: str, lines: Iterable[Line]) -> None:
     from rich.console import Console
 
-    from vtcli.report.printing import print_all
+    from vtcli.report.printing import page_width, print_all
 
-    print_all([page(title, lines)], Console())
+    print_all([page(title, lines)], Console(), page_width())
 
 
 def _family(home: Path, model: str) -> Family:

@@ -61,13 +61,6 @@ PROBES: Mapping[str, tuple[str, str]] = {
         "print(transformers.__version__, 'with models of images and text')",
         "reinstall it: make setup",
     ),
-    "mlflow": (
-        "import mlflow, tempfile; f = tempfile.TemporaryDirectory();"  # goes as the process ends
-        "mlflow.set_tracking_uri(f'sqlite:///{f.name}/m.db'); mlflow.set_experiment('doctor');"
-        "r = mlflow.start_run(); mlflow.log_metric('x', 1.0); mlflow.end_run();"
-        "print(mlflow.__version__, 'writes to sqlite')",
-        "use tracker=console until it works",
-    ),
     "charts and fonts": (
         "import pathlib; from matplotlib import font_manager as m;"
         "print(pathlib.Path(m.findfont('DejaVu Sans', fallback_to_default=False)).name)",
@@ -89,6 +82,7 @@ def examine(home: Path, starts: Callable[[str], None]) -> list[Finding]:
         devices = pool.submit(told, "accelerators", _devices)
         sandbox = pool.submit(told, SANDBOX_TOPIC, _sandbox)
         probes = [pool.submit(told, topic, partial(_probe, topic)) for topic in PROBES]
+        probes.append(pool.submit(told, "mlflow", partial(_mlflow, home)))
         tried = [probe.result() for probe in probes]
     return [*_machine(home), *devices.result(), *_versions(), *tried, sandbox.result(), _vllm()]
 
@@ -174,7 +168,13 @@ def _tried(topic: str, program: str, advice: str) -> Finding:
         return Finding(topic, "broken", f"no answer in {TRY_TIMEOUT_S:.0f} s", advice)
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
     last = lines[-1] if lines else f"exit code {done.returncode}"
-    return Finding(topic, "ok", last) if done.returncode == 0 else Finding(topic, "broken", last[:200], advice)
+    return Finding(topic, "ok", last) if done.returncode == 0 else Finding(topic, "broken", last[:400], advice)
+
+
+def _mlflow(home: Path) -> Finding:
+    """Opens the database of this home, or the server that ``MLFLOW_TRACKING_URI`` names."""
+    program = f"import pathlib; from vtcli.runs import track; print(track.trial(pathlib.Path({str(home)!r})))"
+    return _tried("mlflow", program, "move a broken database away, or use tracker=console until it works")
 
 
 SANDBOX_TOPIC = "code sandbox"

@@ -5,6 +5,7 @@ Every table of the project goes through ``print_all``. The templates of the page
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -59,7 +60,7 @@ def to_console(table: Table, *, plain: bool = False, width: int = WIDEST) -> Ric
     """The same table for a terminal of ``width``; labels are text, never markup. What is too wide wraps between words,
     and is never cut off.
 
-    ``plain`` is for a file or a pipe: one line a row, between the bars of Markdown.
+    ``plain`` is for a file or a pipe: between the bars of Markdown, and one line a row up to ``WIDEST`` characters.
     """
     table = _visible(table)
     found = RichTable(title=Text(table.title), title_justify="left", caption_justify="left")
@@ -71,7 +72,7 @@ def to_console(table: Table, *, plain: bool = False, width: int = WIDEST) -> Ric
         widths = _widths(table, width - len(table.columns) - 1, break_words=True)
     for i, column in enumerate(table.columns):
         left = i == 0 or (bool(table.lines) and table.lines[0][i].words)
-        fixed = None if plain or widths is None else widths[i]
+        fixed = None if (plain and width >= WIDEST) or widths is None else widths[i]
         found.add_column(Text(column), justify="left" if left else "right", overflow="fold", width=fixed)
     for line in table.lines:
         details = [c.detail.replace("\n", ", ") if plain else f"\n{c.detail}" for c in line]
@@ -114,19 +115,30 @@ def _widths(table: Table, room: int, *, break_words: bool = False) -> list[int] 
     return widths
 
 
-def print_all(parts: Iterable[Table | str], console: Console | None = None) -> None:
+def page_width() -> int:
+    """Characters of a line of text for people without a terminal: ``COLUMNS``, or 80."""
+    return shutil.get_terminal_size().columns
+
+
+def print_all(parts: Iterable[Table | str], console: Console | None = None, piped_width: int = WIDEST) -> None:
     """Print tables, and texts between them, on standard error; standard output carries results only.
 
-    Tables wrap to the terminal's width; without a terminal they are plain text, as wide as they need to be.
+    Tables wrap to the terminal's width. Without a terminal they are plain text, as wide as they need to be, and wrap
+    at ``piped_width``.
     """
     console = console or Console(stderr=True)
     terminal, width = console.is_terminal, console.width
+    wraps = piped_width < WIDEST
     for part in parts:
         if isinstance(part, str):
-            console.print(visible(part), highlight=False, markup=False, soft_wrap=not terminal)
+            if wraps and not terminal:
+                console.width = piped_width
+            console.print(visible(part), highlight=False, markup=False, soft_wrap=not (terminal or wraps))
             continue
-        found = to_console(part, plain=not terminal, width=width if terminal else WIDEST)
-        if not terminal:
+        found = to_console(part, plain=not terminal, width=width if terminal else piped_width)
+        if not terminal and wraps:
+            console.width = piped_width
+        elif not terminal:
             console.width = max(80, Measurement.get(console, console.options.update(max_width=WIDEST), found).maximum)
         console.print(found)
         console.width = width

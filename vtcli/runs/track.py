@@ -1,8 +1,9 @@
 """Trackers of parameters, metrics and links between runs: MLflow, the console, or none. Never raises into a run.
 
 MLflow: ``sqlite:///<home>/mlflow.db`` unless ``MLFLOW_TRACKING_URI`` is set; ``MLFLOW_EXPERIMENT_NAME`` names the
-experiment (else "vtcli") and ``MLFLOW_RUN_ID`` attaches to a run. A fresh database is migrated by one process at a
-time, because MLflow's own migration breaks when two start at once.
+experiment (else "vtcli") and ``MLFLOW_RUN_ID`` attaches to a run. A fresh database is made by one process at a time,
+because MLflow's own migration breaks when two start at once, and under another name, because an interrupted migration
+leaves a database that MLflow never opens again.
 """
 
 from __future__ import annotations
@@ -358,9 +359,57 @@ def _client(uri: str) -> Any:
         return MlflowClient(tracking_uri=uri)
     file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
     with disk.locked(file.with_name(f".{file.name}.lock"), INIT_WAIT_S, "the start of MLflow's database"):
-        client = MlflowClient(tracking_uri=uri)
-        client.search_experiments(max_results=1)  # makes and migrates the tables
+        if not file.exists() or file.stat().st_size == 0:
+            _make_database(file)
+        try:
+            client = MlflowClient(tracking_uri=uri)
+            client.search_experiments(max_results=1)  # migrates the tables of an older MLflow
+        except Exception as error:
+            raise UnreadableDatabase(_unreadable(file, error)) from error
         return client
+
+
+class UnreadableDatabase(Exception):
+    """MLflow cannot open its database. The message names the file and says what to do."""
+
+
+def _unreadable(file: Path, error: Exception) -> str:
+    text = str(error)
+    passing = ("locked", "disk I/O", "is full", "readonly", "read-only", "unable to open", "ermission")
+    advice = (
+        "" if any(word in text for word in passing) else f"; move it away and a new one is made: mv {file} {file}.old"
+    )
+    return f"{file} cannot be opened: {_brief(error)[:120]}{advice}"
+
+
+def _make_database(file: Path) -> None:
+    """Makes the tables under another name and moves them into place. The caller holds the database's lock."""
+    from mlflow import MlflowClient
+
+    for leftover in file.parent.glob(f".{file.name}.*{disk.LEFTOVER}*"):  # of processes that were killed
+        leftover.unlink(missing_ok=True)
+    with disk.replaced(file) as temp:
+        MlflowClient(tracking_uri=f"sqlite:///{temp}").search_experiments(max_results=1)
+
+
+def trial(home: Path) -> str:
+    """Opens the runs of ``home`` and returns a line about them, for `vtcli doctor`. A database that is not there yet is
+    tried in another folder, so that nothing is made.
+
+    Raises whatever MLflow raises.
+    """
+    import mlflow as library
+
+    uri = tracking_uri(home)
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if uri.startswith("sqlite:") and not file.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            _client(f"sqlite:///{folder}/mlflow.db")
+        return f"{library.__version__}, will make {file}"
+    found = _client(uri).search_experiments()
+    if uri.startswith("sqlite:") and not os.access(file, os.W_OK):
+        raise PermissionError(f"{file} cannot be written")
+    return f"{library.__version__}, {len(found)} experiments at {uri}"
 
 
 def _dataset_input(artifact: Mapping[str, Any], context: str) -> Any:
