@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from vtcli.errors import InputError
+from vtcli.foreign import print_line
 from vtcli.store import disk
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
@@ -79,4 +79,4 @@ def add_shipped(store: ArtifactStore, reference: str) -> None:
             if store.has(name):  # another rank was quicker
                 return
             added = store.add(shipped.path)
-        sys.stderr.write(f"vtcli: {added.ref} comes with vtcli, and was added to {store.root}\n")
+        print_line(f"vtcli: {added.ref} comes with vtcli, and was added to {store.root}")
