@@ -15,7 +15,9 @@ CARD = ["+recipe=codev", "rl.data=x:v1"]
 
 
 def values(stage: str, *argv: str) -> dict[str, Any]:
-    return compose.load(stage, [*argv, "model=qwen2_5_vl_7b"]).values
+    return compose.load(
+        stage, [*argv, "model=qwen2_5_vl_7b", "launch=none"]
+    ).values  # one rank, unless WORLD_SIZE is set
 
 
 @pytest.fixture

@@ -21,8 +21,13 @@ from vtcli.cli.maps import command as maps
 from vtcli.errors import VtcliError
 from vtcli.foreign import print_line, visible
 from vtcli.runs.ending import end_only_later
+from vtcli.runs.launch import ERRORS, leave_error
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
+DEFECT = (
+    "this is a defect, not a mistake of yours. Finished work is kept, and the same command continues. "
+    "A report should hold the command, the lines above and the output of `vtcli doctor`."
+)
 
 app = typer.Typer(
     help="Train vision-language models to think with images: synth → filter → sft → rl → eval → judge.",
@@ -81,7 +86,7 @@ def _run() -> None:
             _unexpected(error)
         _fail(reason)
     except SystemExit as end:
-        if end.code in (INTERRUPTED, TERMINATED):
+        if end.code in (INTERRUPTED, TERMINATED) and ERRORS not in os.environ:
             how = "interrupted" if end.code == INTERRUPTED else "terminated"
             say(f"{how}; the same command continues where it stopped.")
         raise
@@ -104,6 +109,8 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 def _fail(message: str) -> NoReturn:
+    if leave_error(message, USER_ERROR):  # a rank: the process that started it prints the first error of all
+        sys.exit(USER_ERROR)
     from rich.console import Console
 
     # emoji: a ":x:" in a path stays, and rich does not load its list of them where memory has run out
@@ -193,7 +200,8 @@ def _unexpected(error: Exception) -> NoReturn:
         _fail(reason)
     lost = _lost_rank(error)
     if lost is not None:
-        if (os.environ.get("VTCLI_NODE_RANK") or os.environ.get("LOCAL_RANK", "0")) == "0":  # one line a node
+        first = (os.environ.get("VTCLI_NODE_RANK") or os.environ.get("LOCAL_RANK", "0")) == "0"  # one line a node
+        if first and ERRORS not in os.environ:  # else the lost rank's own error is shown
             say(lost)
         sys.exit(1)
     if own := _frames_from_outside(error):
@@ -202,11 +210,10 @@ def _unexpected(error: Exception) -> NoReturn:
             f"{own[0].name} in {own[0].filename} raised {type(error).__name__}: {error}\nThis is no code of vtcli. "
             "Mend it and give the same command again."
         )
+    if leave_error(f"{traceback.format_exc()}{DEFECT}", 1):
+        sys.exit(1)
     print_line(traceback.format_exc().rstrip())
-    say(
-        "this is a defect, not a mistake of yours. Finished work is kept, and the same command continues. "
-        "A report should hold the command, the lines above and the output of `vtcli doctor`."
-    )
+    say(DEFECT)
     sys.exit(1)
 
 

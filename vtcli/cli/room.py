@@ -21,7 +21,30 @@ from vtcli.plan.fit import advised
 from vtcli.plan.hardware import GPUS, Cluster, of_device
 from vtcli.plan.job import Layout, Lengths, Workload, shape
 from vtcli.plan.memory import GIB, Memory, memory
+from vtcli.runs.launch import Launch, launched
 from vtcli.store.images import ImageLimits
+
+
+def ranks_to_start(stage: str, values: Mapping[str, Any]) -> int:
+    """Ranks of sft or rl that one command starts on this machine; 1 where it runs in this process.
+
+    Raises:
+        ConfigError: ``launch.ranks`` is more than there are GPUs for the learner.
+    """
+    section = convert(values["launch"], Launch, "launch")
+    if section.how != "local" or launched():
+        return 1
+    there, needs = machine.gpus_of_machine(), int((values["needs"] or {}).get("gpus") or 0)
+    serving = cost.layout(values, there).serving if stage == "rl" and there else 0
+    if section.ranks is not None:
+        if needs and section.ranks > there - serving:
+            of_servers = f", {serving} of them for servers" if serving else ""
+            raise ConfigError(f"launch.ranks={section.ranks}: this machine has {there} GPUs{of_servers}")
+        return section.ranks
+    inside = stage == "rl" and values["engine"]["name"] == "vllm" and (values["engine"].get("tensor_parallel") or 1) > 1
+    if needs == 0 or inside:  # a miniature; an engine in process over several GPUs, which is one rank's
+        return 1
+    return max(1, there - serving)
 
 
 def require_room(stage: str, values: Mapping[str, Any]) -> None:
@@ -38,13 +61,13 @@ def require_room(stage: str, values: Mapping[str, Any]) -> None:
     except (ConfigError, InputError):
         return
     smallest = min(devices, key=lambda device: device.memory_gib)
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = int(os.environ.get("WORLD_SIZE") or ranks_to_start(stage, values))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     likeness = of_device(smallest.name) or GPUS["H100"]
     gpu = replace(likeness, kind=smallest.name, memory=smallest.memory_gib)
     cluster = Cluster(math.ceil(ranks / local), local, gpu, machine.memory_gib())
     if stage == "rl":
-        layout = cost.layout(values, len(devices), local)
+        layout = cost.layout(values, machine.gpus_of_machine(), local)
         _require_rl(values, arch, layout, replace(cluster, per_node=local + layout.serving))
     else:
         _require_sft(values, arch, cluster)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vtcli.cli.console import results_only, say
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, VtcliError
 from vtcli.foreign import print_line
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
 ON_ACCELERATOR = ("sft", "rl", "eval", "serve")
 """Stages that load a model, so that a scale too large for the machine is refused before they start."""
 IN_RANKS = ("sft", "rl")
+USER_ERROR = 2
 
 HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|gpu|node|paper|auto, key=value, +key=value, ~key,
@@ -93,14 +94,42 @@ def run_stage(stage: str, argv: list[str]) -> None:
     if not plan.only_prints:
         pipeline.require_recipe(plan)
         pipeline.require_effect(plan, argv)
-        plan = _with_inputs(plan, argv)
+        argv = [*argv, *_inputs(plan, argv)]
+        plan = compose.plan(stage, argv)
         _check(plan)
+        if not plan.multirun and stage in IN_RANKS and _launched(stage, next(compose.jobs(plan)).values, argv):
+            return
     for line in compose.run(plan, work):
         print_line(line, sys.stdout)
 
 
-def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
-    """The plan with artifacts for the inputs that ``argv`` leaves out. What is missing is made first.
+def _launched(stage: str, values: dict[str, Any], argv: list[str]) -> bool:
+    """Runs the command in ranks of this machine, or submits it, where ``launch`` asks for it. False: it runs here."""
+    from vtcli.cli.room import ranks_to_start
+    from vtcli.config.binding import convert
+    from vtcli.runs import launch
+
+    section = convert(values["launch"], launch.Launch, "launch")
+    if launch.launched():
+        return False
+    if section.how == "slurm" and "SLURM_JOB_ID" not in os.environ:
+        say(f"job {launch.submit(stage, [*argv, 'launch=none'])}: `squeue` shows it")
+        return True
+    ranks = ranks_to_start(stage, values)
+    if ranks < 2:
+        return False
+    say(f"starting {ranks} ranks (launch.ranks=N starts another number, launch=none one)")
+    failure = launch.run(ranks, [stage, *argv])
+    if failure is None:
+        return True
+    if failure.code == USER_ERROR:
+        raise VtcliError(failure.message)
+    say(failure.message)
+    raise SystemExit(failure.code)
+
+
+def _inputs(plan: CommandPlan, argv: list[str]) -> list[str]:
+    """Overrides with artifacts for the inputs that ``argv`` leaves out. What is missing is made first.
 
     Raises:
         ConfigError: an input is missing that cannot be made, or is not to be made here; or a command is wrong.
@@ -110,12 +139,12 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
     from vtcli.config import compose
 
     if not pipeline.leaves_out(plan):
-        return plan
+        return []
     job = next(compose.jobs(plan))
     require_machine(job)
     request = pipeline.CommandRequest.of(plan, argv, job.values)
     if request is None or not request.unnamed:
-        return plan
+        return []
     pipeline.require_named(request)
     inputs = pipeline.resolve(request)
     pipeline.require_wanted(request, inputs)
@@ -132,7 +161,7 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
             f"order:\n{pipeline.listed(request, inputs, own=True)}"
         )
     made = _make(request, inputs)
-    return compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, made)])
+    return pipeline.filled(inputs.found, made)
 
 
 def _make(request: CommandRequest, inputs: Inputs) -> dict[str, str]:
@@ -171,13 +200,15 @@ def _check(plan: CommandPlan) -> None:
 
 def work(values: dict[str, Any]) -> str:
     """One job of a stage, here or in a launcher's process: build its config, run it, print and return what it made."""
-    from vtcli.config import compose
+    from vtcli.config import commandline, compose
     from vtcli.runs import slurm
 
     stage = str(values["stage"])
     slurm.adopt_ranks()
     if stage not in IN_RANKS:
         slurm.require_one_process(stage)
+    elif _launched(stage, values, commandline.arguments()):  # a job of a sweep: run_stage has launched any other
+        return ""
     with results_only():
         config_class, run = stage_parts(stage)
         artifact = run(compose.build(config_class, compose.Job(stage, values, {})))

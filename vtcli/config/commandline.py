@@ -22,6 +22,7 @@ INPUTS = ("scoring.trajectories", "scoring.against")
 
 _RUNNING: ContextVar[str | None] = ContextVar("running command", default=None)
 _OVERRIDES: ContextVar[tuple[str, ...]] = ContextVar("overrides", default=())
+_FLAGS: ContextVar[tuple[str, ...]] = ContextVar("flags", default=())
 
 
 def written(stage: str, argv: Sequence[str]) -> str:
@@ -45,15 +46,27 @@ def split(name: str, text: str) -> list[str]:
         ) from error
 
 
-def remember(command: str, words: tuple[str, ...] = ()) -> None:
-    """Sets what ``running`` and ``overrides`` answer in this process."""
+def remember(command: str, words: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> None:
+    """Sets what ``running``, ``overrides`` and ``arguments`` answer in this process."""
     _RUNNING.set(command)
     _OVERRIDES.set(words)
+    _FLAGS.set(flags)
 
 
 def overrides() -> tuple[str, ...]:
     """The overrides of the current job, in a sweep its own; none for a call from Python."""
     return _OVERRIDES.get()
+
+
+def arguments() -> list[str]:
+    """Words after the stage for another process that runs the current job: its overrides as a person types them."""
+    recipe = next((word.removeprefix("+recipe=") for word in overrides() if word.startswith("+recipe=")), "")
+    words = [
+        f"variant={word.removeprefix('+variant=').removeprefix(f'{recipe}_')}" if word.startswith("+variant=") else word
+        for word in overrides()
+        if not word.startswith("stage=")
+    ]
+    return [*words, *_FLAGS.get()]
 
 
 def running() -> str | None:

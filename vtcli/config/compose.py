@@ -279,7 +279,8 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
     def task(cfg: DictConfig) -> Any:
         hydra_config = HydraConfig.get()
         told = (word.removeprefix("++") for word in hydra_config.overrides.task)
-        remember(plan.command, tuple(told))
+        flags = (f"--config-dir={plan.config_dir}",) if plan.config_dir else ()
+        remember(plan.command, tuple(told), flags)
         try:
             result = work(_plain(cfg))
             if _process() != caller and "submitit" in str(hydra_config.launcher["_target_"]):

@@ -57,6 +57,12 @@ def gpus() -> tuple[CudaDevice, ...]:
     return tuple(found[int(v)] for v in wanted if int(v) < len(found))
 
 
+def gpus_of_machine(environ: Mapping[str, str] = os.environ) -> int:
+    """GPUs of this machine that the run has. A rank that ``srun --gpus-per-task=1`` started sees its own alone: then
+    there are as many as ranks here."""
+    return max(len(gpus()), int(environ.get("LOCAL_WORLD_SIZE") or 1)) if gpus() else 0
+
+
 def memory_gib(root: Path = Path("/")) -> float:
     """Memory of this machine, or the least limit of the control groups (v1 or v2) that this process is in, in GiB.
 
@@ -128,12 +134,12 @@ def require(
 
 def lacking(needs: Needs, unused: Collection[str] = ()) -> list[str]:
     """The unmet needs, a line each; without packages that are ``unused``."""
-    devices, missing = gpus(), list[str]()
+    devices, here, missing = gpus(), gpus_of_machine(), list[str]()
     wanted = f"{needs.gpus} CUDA device{'s' if needs.gpus > 1 else ''} of {needs.gpu_memory_gib:g} GiB memory or more"
     if needs.gpus and not devices:
         missing.append(f"no CUDA device found; it needs {wanted} on each machine")
-    elif needs.gpus > len(devices):
-        missing.append(f"{len(devices)} CUDA device(s) found; it needs {wanted} on each machine")
+    elif needs.gpus > here:
+        missing.append(f"{here} CUDA device(s) found; it needs {wanted} on each machine")
     small = [d for d in devices if d.memory_gib < needs.gpu_memory_gib]
     if needs.gpus and small:
         missing.append(f"{small[0].name} has {small[0].memory_gib:g} GiB memory; it needs {wanted}")
