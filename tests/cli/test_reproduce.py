@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -352,34 +351,6 @@ runs.here([graph.PaperCommand("x", "synth", {words}, {{}}, 0)])
         finally:
             parent.kill()
     until(lambda: not alive())
-
-
-def documented() -> list[tuple[str, str, dict[str, str]]]:
-    """Page, recipe and variables of every `make reproduce-RECIPE` in the docs."""
-    found: list[tuple[str, str, dict[str, str]]] = []
-    for page in sorted((ROOT / "docs").rglob("*.md")):
-        text = page.read_text().replace("\\\n", " ")
-        for recipe, rest in re.findall(r"^ +(?:\$ )?make reproduce-([\w-]+)(.*)$", text, re.MULTILINE):
-            words = [word.partition("=") for word in shlex.split(rest, comments=True)]
-            found.append((page.stem, recipe.replace("-", "_"), {key: value for key, _, value in words}))
-    return found
-
-
-def test_the_commands_of_the_docs_name_recipes_and_variables_that_there_are() -> None:
-    known = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[A-Z].*?) \|", REPRODUCE, re.MULTILINE))))
-    found = documented()
-    assert set(PAPERS) == {recipe for _, recipe, _ in found}
-    for _, recipe, variables in found:
-        assert set(variables) <= known
-        given = {key.lower(): variables.get(key) for key in ("MODEL", "DATA", "DEMOS", "JUDGE", "JUDGE_MODEL")}
-        Reproduction(recipe, variables.get("SCALE", "tiny"), **given)
-
-
-def test_the_page_of_a_paper_names_its_benchmarks() -> None:
-    for recipe in PAPERS:
-        page = (ROOT / "docs" / "papers" / f"{recipe.partition('_')[0]}.md").read_text()
-        section = " ".join(page.partition("## Reproduce")[2].split())
-        assert ", ".join(Reproduction(recipe, "tiny").printed) in section, recipe
 
 
 @pytest.mark.slow

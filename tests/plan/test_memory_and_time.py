@@ -316,13 +316,6 @@ def test_the_hosts_hold_the_copy_of_a_checkpoint_and_the_ranks_images(layout: La
     assert plan("2x8xH200", layout, replace(WORK, checkpoint_beside=False)).memory.host_checkpoint == 0
 
 
-def test_code_costs_what_the_sandbox_measured_without_a_replay() -> None:
-    constants = Constants()
-    assert (constants.code_latency_s, constants.code_cpu_s) == (0.031, 0.032)  # docs/sandbox.md: codev, a turn
-    page = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
-    assert "| codev | 30.6 | 31.5 [" in page
-
-
 @pytest.mark.parametrize(
     ("layout", "phase"),
     [

@@ -145,16 +145,6 @@ def test_any_table_is_whole_at_any_width(rows: list[list[str]], width: int) -> N
     check_whole(printed(width, True, [table]), width, [table])
 
 
-def test_only_the_printer_makes_tables_of_rich() -> None:
-    makers = [
-        str(path.relative_to(ROOT))
-        for folder in ("vtcli", "stages")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if "rich.table" in path.read_text()
-    ]
-    assert makers == ["vtcli/report/printing.py"]
-
-
 def test_at_eighty_columns_every_interval_stands_in_one_line() -> None:
     text = printed(80, terminal=True)
     for table in quickstart():

@@ -361,14 +361,11 @@ def flat(values: Any, where: str = "") -> dict[str, Any]:
 
 
 def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job:
-    loader = cast(Any, GlobalHydra.instance().config_loader())
-    groups = set(cast(list[str], loader.list_groups(""))) - {"hydra"}
-    groups |= {f"hydra/{g}" for g in cast(list[str], loader.list_groups("hydra"))}
+    groups = _groups()
     choices = [o for o in overrides if o.key_or_group in groups]
     settings = [o for o in overrides if o not in choices]
     search = [f"hydra.searchpath=['file://{own}']"] if own else []
-    where = {"config_name": "config", "overrides": search} if own else {}
-    _check_choices(choices, lambda group: loader.get_group_options(group, **where), own)
+    _check_choices(choices, lambda group: _group_options(group, tuple(search)), own)
     composed, set_by = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
     _check_keys(settings, composed, groups, stage)
     ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
@@ -384,6 +381,27 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
         return found | {o.key_or_group: f"command line: {o.input_line}" for o in overrides}
 
     return Job(stage, values, Origins(flat(values), set_here))
+
+
+@functools.cache
+def _groups() -> frozenset[str]:
+    """Groups of files in ``conf/`` and of Hydra's own."""
+    loader = cast(Any, GlobalHydra.instance().config_loader())
+    hydras = (f"hydra/{group}" for group in cast(list[str], loader.list_groups("hydra")))
+    return frozenset(loader.list_groups("")) - {"hydra"} | frozenset(hydras)
+
+
+def _group_options(group: str, search: tuple[str, ...]) -> list[str]:
+    """Choices of a group; those of ``conf/`` are looked up once, a user's own folder may change."""
+    if not search:
+        return _shipped_options(group)
+    loader = cast(Any, GlobalHydra.instance().config_loader())
+    return loader.get_group_options(group, config_name="config", overrides=list(search))
+
+
+@functools.cache
+def _shipped_options(group: str) -> list[str]:
+    return cast(Any, GlobalHydra.instance().config_loader()).get_group_options(group)  # each look-up costs 20 ms
 
 
 @functools.lru_cache(maxsize=256)
