@@ -437,7 +437,7 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
                 )
 
 
-def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: set[str], stage: str) -> None:
+def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: frozenset[str], stage: str) -> None:
     """Every plain override must name a key that exists; an added one must not look like a slip of an existing one."""
     leaves = flat(OmegaConf.to_container(composed, resolve=False))
     known = {".".join(k.split(".")[: n + 1]) for k in leaves for n in range(k.count(".") + 1)}
