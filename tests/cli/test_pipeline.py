@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -406,6 +410,32 @@ def test_the_steps_of_a_command_do_not_share_its_mlflow_run(tmp_path: Path, monk
     monkeypatch.setenv("MLFLOW_RUN_ID", "f" * 32)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
     assert steps.run(["synth"]) == (0, "mine:none")
+
+
+def test_sigterm_is_passed_on_to_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\ntrap 'touch ended; exit 143' TERM\ntouch begun\nwhile :; do sleep 0.01; done\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(143)
+
+    def tell() -> None:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        threading.Thread(target=tell).start()
+        with pytest.raises(SystemExit) as ended:
+            steps.run(["sft"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143 and (tmp_path / "ended").exists()
 
 
 def test_a_variant_that_only_makes_data_needs_data_made_with_it(home: Path) -> None:

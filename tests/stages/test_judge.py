@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from fakes import make_sample, make_trajectory
+from small_runs import command
 
 from stages import judge as stage
 from vtcli.config import compose
@@ -308,26 +306,26 @@ def test_judgements_of_different_trajectories_are_an_error(home: Path, tmp_path:
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-def vtcli(*argv: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vtcli", *argv]
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "VTCLI_HOME": str(home)}
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=240, check=False)
-
-
-def test_the_command_prints_what_it_made(home: Path, tmp_path: Path) -> None:
-    done = vtcli("judge", "policy:v1", "+recipe=deepeyes", "tracker=none", home=home, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    ref, path = done.stdout.strip().split("\t")
+def test_the_command_prints_what_it_made(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VTCLI_HOME", str(home))
+    code, printed = command(["judge", "policy:v1", "+recipe=deepeyes", "tracker=none"])
+    assert code == 0
+    ref, path = printed.strip().split("\t")
     assert ref == "scores-deepeyes:v1"
     assert scores(ArtifactStore(home).resolve(ref))["zoom-0/answer/0"].total == 2.0
     assert Path(path).is_dir()
-    assert "by the phase 'answers_b'" in done.stderr
+    assert "by the phase 'answers_b'" in capfd.readouterr().err
 
 
-def test_the_command_alone_explains_itself(tmp_path: Path) -> None:
-    done = vtcli("judge", home=tmp_path / "home", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "usage: vtcli judge TRAJECTORIES +recipe=RECIPE" in done.stderr
+def test_the_command_alone_explains_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(["judge"]) == (2, "")
+    assert "usage: vtcli judge TRAJECTORIES +recipe=RECIPE" in capfd.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

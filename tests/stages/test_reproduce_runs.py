@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import judge_server
 import pytest
 from benchmark_copies import tsv, vstar_rows
-from small_runs import SMALL, TASKS
+from small_runs import SMALL, TASKS, command, step
 
+from vtcli.cli.reproduction import runs
 from vtcli.config import compose
 from vtcli.store.artifacts import ArtifactStore
 
@@ -21,36 +19,41 @@ TRAINED += ["rl.limits.max_turn_tokens=24", "rl.steps_per_phase=1", "rl.allow_no
 DEMOS = ",".join(f"{task}:{{tool:2,answer:2,perceive:2}}" for task in TASKS)
 
 
-def reproduce(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environ.pop("VTCLI_HOME", None)
-    line = [sys.executable, "-m", "vtcli", "reproduce", *words]
-    return subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, timeout=1000, check=False)
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands run in this process. ``tests/cli`` proves what their own processes do."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VTCLI_HOME", raising=False)
+    monkeypatch.setattr(runs, "run", step)
 
 
 @pytest.mark.wide  # `make test-slow` has CodeV's
-def test_toolsrl_goes_from_nothing_to_its_table_and_is_not_made_again(tmp_path: Path) -> None:
+def test_toolsrl_goes_from_nothing_to_its_table_and_is_not_made_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     more = " ".join([*SIZES, *TRAINED, f"'synth.demos={{validation:0.2,rows:{{{DEMOS}}}}}'"])
-    done = reproduce(tmp_path, "toolsrl", "--more", more)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "step 7 of 7: vtcli eval +recipe=toolsrl" in done.stderr
-    assert "| figure | the paper prints | before | seed 0 | mean |" in done.stdout
-    assert "| answer accuracy | – |" in done.stdout
+    code, printed = command(["reproduce", "toolsrl", "--more", more])
+    assert code == 0
+    assert "step 7 of 7: vtcli eval +recipe=toolsrl" in capfd.readouterr().err
+    assert "| figure | the paper prints | before | seed 0 | mean |" in printed
+    assert "| answer accuracy | – |" in printed
     store = ArtifactStore(tmp_path / "artifacts")
     names = ("data", "demos", "base-s0", "clean", "before-s0", "policy-s0", "report-s0")
     assert {artifact.ref for artifact in store.ls()} == {f"toolsrl-tiny-{name}:v1" for name in names}
     lineage = store.lineage("toolsrl-tiny-report-s0:v1").text()
     assert all(f"toolsrl-tiny-{name}:v1" in lineage for name in names)
     # The same command finds everything; a seed more trains its own model and takes the data that are there.
-    done = reproduce(tmp_path, "toolsrl", "--seeds", "0 1", "--more", more)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "| figure | the paper prints | before | seed 0 | seed 1 | mean |" in done.stdout
+    code, printed = command(["reproduce", "toolsrl", "--seeds", "0 1", "--more", more])
+    assert code == 0
+    assert "| figure | the paper prints | before | seed 0 | seed 1 | mean |" in printed
     assert {artifact.version for artifact in store.ls()} == {1}
     assert len(store.ls()) == len(names) + 4
 
 
 @pytest.mark.slow
-def test_codev_asks_a_judge_and_stands_beside_the_printed_numbers(tmp_path: Path) -> None:
+def test_codev_asks_a_judge_and_stands_beside_the_printed_numbers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     tsv(tmp_path / "copies" / "VStarBench.tsv", vstar_rows())
     given = compose.load("synth", ["+recipe=tiny_codev", "scale=tiny"]).values
     samples = [f"data.tasks.{task}.{split}=6" for task in given["data"]["tasks"] for split in ("train", "test")]
@@ -62,18 +65,18 @@ def test_codev_asks_a_judge_and_stands_beside_the_printed_numbers(tmp_path: Path
     more = ["tracker=none", "synth.workers=1", "synth.sheet=1", *samples, *trained]
     more += [f"'synth.demos.rows={{{shown}}}'"]
     with judge_server.JudgeServer(judge_server.honest) as judge:
-        where = ["--judge", judge.url, "--judge-model", "J", "--benchmarks", "copies"]
-        done = reproduce(tmp_path, "codev", *where, "--more", " ".join(more))
-        assert done.returncode == 0, done.stderr[-4000:]
+        words = ["reproduce", "codev", "--judge", judge.url, "--judge-model", "J", "--benchmarks", "copies"]
+        words += ["--more", " ".join(more)]
+        code, printed = command(words)
+        told = capfd.readouterr().err
+        assert code == 0, told[-4000:]
         asked = len(judge.requests)
         store = ArtifactStore(tmp_path / "artifacts")
         made = {artifact.ref for artifact in store.ls()}
-        again = reproduce(tmp_path, "codev", *where, "--more", " ".join(more))  # finds everything
-        assert again.returncode == 0, again.stderr[-4000:]
+        assert command(words) == (0, printed)  # finds everything
     assert {artifact.ref for artifact in store.ls()} == made and all(ref.endswith(":v1") for ref in made)
-    assert again.stdout == done.stdout
-    assert "ok   judge          J at http" in done.stderr and "these are not asked" in done.stderr
+    assert "ok   judge          J at http" in told and "these are not asked" in told
     assert asked > 0
-    printed = "Qwen2.5-VL-7B 75, DeepEyes-7B 84.8, CodeV-7B-SFT 76.4, CodeV-7B-RL 84.8"
-    assert f"| V*, all (choices) | {printed} |" in done.stdout
-    assert (tmp_path / "artifacts" / "reproduced-codev-tiny.md").read_text().strip() in done.stdout
+    figures = "Qwen2.5-VL-7B 75, DeepEyes-7B 84.8, CodeV-7B-SFT 76.4, CodeV-7B-RL 84.8"
+    assert f"| V*, all (choices) | {figures} |" in printed
+    assert (tmp_path / "artifacts" / "reproduced-codev-tiny.md").read_text().strip() in printed

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-import pytest
-
+from stages import eval as evaluation
+from stages import synth
 from vtcli.cli.pipeline import SHIPPED
 from vtcli.config import compose
 from vtcli.report.folder import load_series
 from vtcli.store import codec
-from vtcli.store.artifacts import ArtifactStore
+from vtcli.store.artifacts import Artifact, ArtifactStore
 
 BASE = SHIPPED / "base" / "v1"
 ANEW = "train it anew: make tiny-base"
@@ -31,24 +29,18 @@ def test_it_is_the_model_that_the_recipe_makes() -> None:
     assert str(Path.home()) not in (BASE / "manifest.json").read_text()
 
 
-@pytest.mark.slow
 def test_it_calls_tools_and_answers(tmp_path: Path) -> None:
     tasks = ("rotflip", "zoom")
     splits = [f"data.tasks.{task}.{split}={n}" for task in tasks for split, n in (("train", 2), ("test", 16))]
     others = ["~data.tasks.read_value", "~data.tasks.count"]
     common = ["+recipe=toolsrl", "scale=tiny", "tracker=none", f"home={tmp_path}", *splits, *others]
-    run("synth", "name=data", "synth.workers=1", *common)
-    made = run("eval", "eval.data=data@latest", f"eval.model={BASE}", *common)
-    rows = [row for row in load_series(Path(made))[-1].rows if row.form == "tool"]
+    run(synth, "synth", "name=data", "synth.workers=1", *common)
+    made = run(evaluation, "eval", "eval.data=data@latest", f"eval.model={BASE}", "eval.forms=[tool]", *common)
+    rows = load_series(made.path)[-1].rows
     calls, rewards = [row.calls or 0 for row in rows], [row.tool_reward or 0 for row in rows]
     assert len(rows) == 32 and sum(calls) / 32 > 0.5  # 0.79 a question, over all tasks
     assert sum(rewards) / 32 > 0.1  # 0.27; a model with random weights calls nothing
 
 
-def run(stage: str, *argv: str) -> str:
-    """The folder that a stage made."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "vtcli", stage, *argv]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout.strip().rpartition("\t")[2]
+def run(module: Any, stage: str, *argv: str) -> Artifact:
+    return module.run(compose.build(module.Config, compose.load(stage, argv)))

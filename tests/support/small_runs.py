@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from vtcli.cli.main import USER_ERROR, app
 from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
+from vtcli.errors import VtcliError
 from vtcli.store.artifacts import Artifact
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
@@ -64,6 +69,32 @@ def run(home: Path, stage: str, arguments: Sequence[str]) -> Artifact:
     """Runs a stage in this process, as the command does after its configuration is composed. Raises its errors."""
     config_class, run_stage = stage_parts(stage)
     return run_stage(compose.build(config_class, compose.load(stage, _words(home, arguments))))
+
+
+def command(argv: Sequence[str]) -> tuple[int, str]:
+    """Runs ``vtcli ARGV`` in this process, with Hydra. Returns its exit code and what it printed; messages go to
+    standard error."""
+    code, printed = 0, io.StringIO()
+    handlers, level = [*logging.root.handlers], logging.root.level
+    try:
+        with redirect_stdout(printed):
+            app([*argv], standalone_mode=False)
+    except VtcliError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = USER_ERROR
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:  # Hydra sets up the logs of its process
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
+    return code, printed.getvalue()
+
+
+def step(argv: Sequence[str], launcher: Sequence[str] = ()) -> tuple[int, str]:
+    """Stands for ``vtcli.cli.steps.run``, but in this process: the exit code and the reference of what was made."""
+    assert not launcher, "ranks need processes"
+    code, printed = command(argv)
+    return code, printed.splitlines()[-1].partition("\t")[0] if printed else ""
 
 
 def start(
