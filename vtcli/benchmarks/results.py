@@ -11,7 +11,9 @@ from vtcli.algo.clusters import cluster_sums, interval, with_terms
 from vtcli.algo.metrics import Estimate, wilson
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer, mean
 from vtcli.benchmarks.benchmark import Benchmark, PublishedRow
+from vtcli.errors import VtcliError
 from vtcli.schema import Json, Scored, Stop
+from vtcli.signals.rules import report_error
 from vtcli.signals.scorers.grade import NOTHING, Grade
 
 JUDGED = "judged"
@@ -131,8 +133,17 @@ def _faithful(benchmark: Benchmark, found: Sequence[Scored]) -> list[GradedAnswe
 
 
 def _grade(scored: Scored, scorer: Callable[..., Grade]) -> Grade:
-    answer = scored.trajectory.answer
-    return NOTHING if answer is None else scorer(scored.trajectory.sample, answer)
+    """The grade of an answer. One that the scorer fails over is wrong, and unread."""
+    answer, sample = scored.trajectory.answer, scored.trajectory.sample
+    if answer is None:
+        return NOTHING
+    try:
+        return scorer(sample, answer)
+    except VtcliError:
+        raise
+    except Exception as error:
+        report_error(sample.task, sample.id, error)
+        return NOTHING
 
 
 def _outcome(scored: Scored, score: float, benchmark: Benchmark) -> GradedAnswer:

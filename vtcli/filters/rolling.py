@@ -22,7 +22,7 @@ from vtcli.rollout import workers
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.rollout.stream import Measure
 from vtcli.schema import Sample, Stop, Trajectory
-from vtcli.signals.rules import Rule, asks_judge, score
+from vtcli.signals.rules import Rule, asks_judge, score_safely
 from vtcli.store import disk, records
 
 FORM = "answer"
@@ -99,7 +99,7 @@ class Rescoring:
     def _outcome(self, sample: Sample, outcome: Outcome, answer: str | None, asked: bool) -> Outcome:
         if answer is None or outcome == "broken":
             return outcome
-        value, correct = score(sample, answer, self.rules)
+        value, correct = score_safely(sample, answer, self.rules)
         if (correct if self.right == "answer_correct" else value) > 0.5:
             return "right"
         if asked or outcome == "unjudged":

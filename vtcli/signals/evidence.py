@@ -22,7 +22,7 @@ NOTHING = 0.0
 only; its released code gives 0 to a reply without an image operation."""
 
 _OPTIONS = re.compile(
-    r"[\s*#]*\b(?:options|choices)\b[\s*:]*(?=\(?A[.):]\s)|^[\s*#]*(?:options|choices)[\s*:]*(?:\n|$)|^\(?A[.):]\s",
+    r"\b(?:options|choices)\b[\s*:]{0,20}(?=\(?A[.):]\s)|^[ \t*#]{0,20}(?:options|choices)[ \t*:]{0,20}$|^\(?A[.):]\s",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -70,4 +70,5 @@ def without_options(question: str) -> str:
     'What is on the sign?'
     """
     found = _OPTIONS.search(question)
-    return question[: found.start()].rstrip() if found and question[: found.start()].strip() else question
+    before = question[: found.start()].rstrip("*# \t\n") if found else ""
+    return before or question

@@ -9,18 +9,19 @@ configuration adds it under its name: ``signals.answer.rules.NAME``.
 from __future__ import annotations
 
 import asyncio
-import re
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
 
-from vtcli.errors import InputError
+from vtcli.errors import InputError, VtcliError
 from vtcli.schema import Sample
+from vtcli.signals.scorers import letters, numerals, quantities
 from vtcli.signals.scorers.grade import Scorer, references
-from vtcli.signals.scorers.numerals import fraction, mean_relative_accuracy
 from vtcli.signals.scorers.table import SCORERS
-from vtcli.signals.scorers.texts import anls, exact
+from vtcli.signals.scorers.texts import anls, unboxed
 
 READ_TOLERANCE = 0.05  # of the axis' range, for ``answer_correct``
 
@@ -30,9 +31,7 @@ Score = tuple[float, int]
 Rule = Callable[[Sample, str], Score]
 
 _FORMULAS = ThreadPoolExecutor(1, "formulas")
-
-_NUMBER = re.compile(r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![A-Za-z_])")
-_THOUSANDS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+_errors: Counter[str] = Counter()  # of this process, by rule
 
 
 def rule_of(sample: Sample) -> str:
@@ -64,11 +63,36 @@ def score(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> S
     return known[name](sample, text)
 
 
-async def scored(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> Score:
-    """``score``, which lets the event loop go on while math-verify compares a formula; one waits for another."""
-    if rule_of(sample) != "formula":
+def score_safely(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> Score:
+    """``score``, where an error of the rule is a wrong answer: a reply must not end a run. The log counts them.
+
+    Raises:
+        VtcliError: what the user has to mend: a rule that is not known, a machine without math-verify.
+    """
+    try:
         return score(sample, text, own)
-    return await asyncio.get_running_loop().run_in_executor(_FORMULAS, score, sample, text, own)
+    except VtcliError:
+        raise
+    except Exception as error:
+        report_error(rule_of(sample), sample.id, error)
+        return 0.0, 0
+
+
+def report_error(rule: str, sample_id: str, error: Exception) -> None:
+    """Counts an error of a rule or scorer, and logs the first, second, fourth, eighth and so on."""
+    _errors[rule] += 1
+    if _errors[rule].bit_count() == 1:
+        logging.getLogger(__name__).warning(
+            "the rule %r cannot score a reply to sample %s (%s: %s): it counts as wrong, as %d such replies do so far",
+            *(rule, sample_id, type(error).__name__, str(error)[:200], _errors[rule]),
+        )
+
+
+async def scored(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> Score:
+    """``score_safely``, which lets the event loop go on while math-verify compares a formula; one waits for another."""
+    if rule_of(sample) != "formula":
+        return score_safely(sample, text, own)
+    return await asyncio.get_running_loop().run_in_executor(_FORMULAS, score_safely, sample, text, own)
 
 
 def asks_judge(sample: Sample) -> bool:
@@ -77,18 +101,31 @@ def asks_judge(sample: Sample) -> bool:
 
 
 def similar(sample: Sample, text: str) -> Score:
-    """1 for the same words as a reference, else ANLS, which is never correct."""
-    same = exact(sample, text)
-    return (same.score, same.correct) if same.correct else (anls(text, references(sample)), 0)
+    """1 for the same words as a reference, or for its option by letter; an answer that is a number, a range or a date
+    is right by its value and else 0. Other texts have their ANLS, which is never correct."""
+    same = letters.exact(sample, text)
+    if same.correct or letters.stated_letter(sample, text) is not None:
+        return same.score, same.correct
+    answers, bare = references(sample), unboxed(text)
+    shapes = [quantities.read(answer) for answer in answers]
+    if all(shape is not None and quantities.is_bare(shape) for shape in shapes):
+        shape = quantities.read(bare) or numerals.quantity(text)
+        right = shape is not None and any(quantities.same(shape, wanted) for wanted in shapes if wanted is not None)
+        return float(right), int(right)
+    return anls(bare, answers), 0
 
 
 def numeric(sample: Sample, text: str) -> Score:
-    """1 for one number within ``truth.tolerance`` of the answer, as a share of it (0 without one); else 0. ChartQA's
-    relaxed accuracy is a tolerance of 0.05 (arXiv 2203.10244, section 5.1)."""
-    given, wanted = numbers(text), numbers(sample.answer)
-    if len(given) != 1 or len(wanted) != 1:
+    """1 for one number within ``truth.tolerance`` of the answer, as a share of it (0 without one); else 0. Where both
+    have a unit it converts. ChartQA's relaxed accuracy is a tolerance of 0.05 (arXiv 2203.10244, section 5.1)."""
+    given, wanted = numerals.quantity(text), numerals.quantity(sample.answer)
+    if given is None or wanted is None:
         return 0.0, 0
-    near = abs(given[0] - wanted[0]) <= float(sample.truth.get("tolerance", 0.0)) * abs(wanted[0]) + 1e-9
+    share = float(sample.truth.get("tolerance", 0.0))
+    near = any(
+        abs(float(a) - float(b)) <= share * abs(float(b)) + min(1e-9, 1e-9 * abs(float(b)))
+        for a, b in quantities.pairs(given, wanted)
+    )
     return float(near), int(near)
 
 
@@ -97,23 +134,23 @@ def values(sample: Sample, text: str) -> Score:
     Correct when every error is at most 5 % of its range. As many numbers as values are expected, else 0."""
     truth = sample.truth
     axes, wanted = tuple(str(truth["axis"])), cast("Sequence[float]", truth["value"])
-    given = numbers(text, len(wanted))
+    given = numerals.every(unboxed(text), len(wanted))
     if len(given) != len(wanted):
         return 0.0, 0
     errors: list[float] = []
     for axis, number, value in zip(axes, given, wanted, strict=True):
         low, high = truth["range"][axis]
-        errors.append(abs(number - value) / abs(high - low))
+        errors.append(abs(float(number) - value) / abs(high - low))
     return sum(max(0.0, 1.0 - e) for e in errors) / len(errors), int(max(errors) <= READ_TOLERANCE + 1e-9)
 
 
 def counts(sample: Sample, text: str) -> Score:
     """A number of things. s_norm = max(0, 1 - |error| / ``truth.total``), the number of all points of the chart
     (ToolsRL, Eq. 13); correct when exact."""
-    given, value = numbers(text), float(sample.truth["value"][0])
-    if len(given) != 1:
+    given, value = numerals.read(text), float(sample.truth["value"][0])
+    if given is None:
         return 0.0, 0
-    error = abs(given[0] - value)
+    error = abs(float(given) - value)
     return max(0.0, 1.0 - error / max(float(sample.truth["total"]), 1.0)), int(error == 0)
 
 
@@ -122,11 +159,10 @@ def mra(sample: Sample, text: str) -> Score:
     error; correct from a half on, as PyVision-RL's released code has it for VSI-Bench's numbers. One number is
     expected, else 0; of a truth 0 only 0 is right. That code reads the first number of the whole response, code
     included; here the answer alone is read."""
-    given, truth = numbers(text), fraction(str(sample.truth["number"]))
-    said = fraction(str(given[0])) if len(given) == 1 else None
-    if said is None or truth is None:
+    given, truth = numerals.read(text), quantities.fraction(str(sample.truth["number"]))
+    if given is None or truth is None:
         return 0.0, 0
-    accuracy = float(mean_relative_accuracy(said, truth))
+    accuracy = float(numerals.mean_relative_accuracy(given, truth))
     return accuracy, int(accuracy >= 0.5)
 
 
@@ -150,14 +186,3 @@ RULES: Mapping[str, Rule] = {
     "judge": similar,  # what is not the same goes to the judge; ANLS stands in without one
 }
 """The rules that a truth may name: those of ``signals.scorers``, and these."""
-
-
-def numbers(text: str, expected: int = 1) -> list[float]:
-    """Lists all numbers of a text: ``(3.5, -2)`` is [3.5, -2.0]. Digits inside words (B2, 3km) do not count.
-
-    ``1,234`` is one number, except if only the other reading gives as many as ``expected``: for a point it is two.
-    """
-    text = text.replace("\u2212", "-")
-    joined = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
-    grouped, single = ([float(match) for match in _NUMBER.findall(form)] for form in (joined, text))
-    return single if len(grouped) != expected == len(single) else grouped

@@ -43,7 +43,8 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
-from vtcli.signals.rules import RULES, numbers
+from vtcli.signals.rules import RULES
+from vtcli.signals.scorers import numerals
 from vtcli.store.parquet import CHAT_MARKER
 
 NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "values": {"axis"}, "counts": {"total"}}
@@ -440,7 +441,7 @@ def _truth(
                 "an unknown rule",
                 f": the rule is {rule!r}; expected {alone}, 'choices' with choices, or 'mra' with numeric: true.",
             )
-        if rule == "numeric" and len(numbers(answer := str(truth.get("letter", answers[0])))) != 1:
+        if rule == "numeric" and numerals.quantity(answer := str(truth.get("letter", answers[0]))) is None:
             said = f" has the rule 'numeric', but its answer is {answer!r}; expected one number, such as 2.5."
             raise place_problem(place, "no number", said)
         if given is not None:

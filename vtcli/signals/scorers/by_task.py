@@ -9,23 +9,31 @@ from fractions import Fraction
 from vtcli.schema import Sample
 from vtcli.signals.scorers import formulas, letters, lists, numerals, yes_no
 from vtcli.signals.scorers.grade import NOTHING, Grade
-from vtcli.signals.scorers.texts import boxed
+from vtcli.signals.scorers.notation import squeezed
+from vtcli.signals.scorers.texts import boxed, unboxed
 
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_GRID = re.compile(r"rows?[^{}\d]*\{?(\d+)\}?.*?col(?:umn)?s?[^{}\d]*\{?(\d+)\}?", re.IGNORECASE | re.DOTALL)
-_ROWS, _COLUMNS = (re.compile(rf"(\d+)\s*{word}", re.IGNORECASE) for word in ("rows?\\b", "col(?:umn)?s?\\b"))
-_PAIR = re.compile(r"(\d+)\s*[,x\u00d7]\s*(\d+)")
+MAX_CHARS = 4_000  # of a reply that is searched, the last ones
+_BRACES = re.compile(r"\{([^{}]{0,400})\}")
+_COUNT = r"[^{}\d]{0,40}\{?(?<!\d)(\d{1,9})(?!\d)\}?"
+_AXES = {"row": r"rows?", "column": r"col(?:umn)?s?"}
+_BEHIND = {axis: re.compile(rf"\b{word}\b{_COUNT}", re.IGNORECASE) for axis, word in _AXES.items()}
+_BEFORE = {axis: re.compile(rf"(?<!\d)(\d{{1,9}})\}}?\s?{word}\b", re.IGNORECASE) for axis, word in _AXES.items()}
+_LABELLED = [
+    re.compile(rf"\b{word}\b\s?[:={{]|\b{word}\b\s(?:is|are)\s?[\d{{]", re.IGNORECASE) for word in _AXES.values()
+]
+_PAIR = re.compile(r"(?<!\d)(\d{1,9})\s?[,x\u00d7]\s?(\d{1,9})(?!\d)")
 _UNITS = (
     *("dollar", "gallons", "square feet", "shares", "mbtu", "mbpd", "mbbls", "mmbtu", "unit", "gwh", "year", "mmcf"),
     *("mile", "mboe"),
 )
 _UNIT = re.compile(rf"\b(?:{'|'.join(_UNITS)})s?\b")
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_SENTENCE = re.compile(r"(?<=[.!?])\s|\n")
 _FILLER = re.compile(r"(?i)\b(?:and|both|options?|choices?|the|answers?|correct|right|true|is|are|so|thus|therefore)\b")
 _PRONOUN = re.compile(  # "I think", and not "Option I fits", "I fits", "I and B"
     r"(?<!ption )(?<!hoice )(?<!etter )(?<!nswer )(?<!\bis )(?<![\w(])I "
     r"(?=(?!(?:and|or|nor|not|but|while|because|since|that|which|if|alone|here|too)\b|\w*[^\Ws]s\b)[a-z])"
 )
+_WHOLE = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "%": Fraction(1, 100), None: 1}
 
 
@@ -38,32 +46,47 @@ def vlmblind(sample: Sample, text: str) -> Grade:
     if task.startswith("touching"):
         said = yes_no.read(text)
         return NOTHING if said is None else Grade.of(said == (wanted == "yes"))
+    text = text[-MAX_CHARS:]
     if task.startswith("counting grid"):
-        pairs = [m.groups() for m in (*_GRID.finditer(text), *_PAIR.finditer(text.replace("}{", "},{").strip("{}")))]
-        braces = [b for b in _BRACES.findall(text) if b.strip().isdigit()]
-        counted = tuple(n for word in (_ROWS, _COLUMNS) if len(set(said := word.findall(text))) == 1 for n in said[:1])
-        found = counted if len(counted) == 2 else pairs[0] if pairs else tuple(braces[:2])
-        return Grade.of(list(found) == re.findall(r"\d+", wanted)) if len(found) == 2 else NOTHING
+        found = _grid(squeezed(text))
+        return NOTHING if found is None else Grade.of(list(found) == re.findall(r"\d{1,9}", wanted))
     inside = [b.strip() for b in _BRACES.findall(text) if b.strip()]
     if task.startswith("circled"):
         alone = [c for c in (inside[-1:] or re.findall(r"(?<![\w'])[A-Za-z](?![\w'])", text)) if len(c) == 1]
         return Grade.of(alone[-1].lower() == wanted) if len(set(alone)) == 1 else NOTHING
     number = numerals.read(inside[-1] if inside else text)
-    return NOTHING if number is None else Grade.of(number == numerals.fraction(wanted))
+    return NOTHING if number is None else Grade.of(number == numerals.true_number(wanted))
+
+
+def _grid(text: str) -> tuple[str, str] | None:
+    """Rows and columns of a reply, in either order: ``3 rows, 4 columns``, ``columns: 4 rows: 3``, ``(3, 4)``,
+    ``{3}{4}``. None where they are not said, or more than once."""
+    for forms in (_BEFORE, _BEHIND):
+        said = [set(forms[axis].findall(text)) for axis in ("row", "column")]
+        # "rows: 3 columns: 4" has the 3 before "columns", too
+        if forms is _BEFORE and any(form.search(text) for form in _LABELLED):
+            continue
+        if all(len(each) == 1 for each in said):
+            return said[0].pop(), said[1].pop()
+    pairs = _PAIR.findall(text.replace("}{", "},{").strip("{}"))
+    braces = [b for b in _BRACES.findall(text) if re.fullmatch(r"\d{1,9}", b.strip())]
+    return pairs[0] if pairs else (braces[0], braces[1]) if len(braces) > 1 else None
 
 
 def vlmblind_kit(sample: Sample, text: str) -> Grade:
     """VLMBlind as VLMEvalKit scores it (``image_mcq.py``): the first braces as they stand; for rings and circles the
     answer anywhere in the reply, so that 12 holds 1."""
-    task, wanted = str(sample.truth.get("task")).lower(), sample.answer
+    task, wanted, text = str(sample.truth.get("task")).lower(), sample.answer, text[-MAX_CHARS:]
     if task.startswith(("touching", "olympic")):
         return Grade.of(wanted.lower() in text.lower())
     if task.startswith("counting grid"):
-        rows, columns = (re.search(rf"{word}s?[^{{}}]*\{{(\d+)\}}", text, re.IGNORECASE) for word in ("row", "column"))
-        both = re.search(r"\((\d+),\s*(\d+)\)", text)
+        rows, columns = (
+            re.search(rf"{word}s?[^{{}}]*\{{(\d{{1,9}})\}}", text, re.IGNORECASE) for word in ("row", "column")
+        )
+        both = re.search(r"\((\d{1,9}),\s{0,9}(\d{1,9})\)", text)
         found = [rows[1], columns[1]] if rows and columns else list(both.groups()) if both else []
-        return Grade.of([int(n) for n in found] == [int(n) for n in re.findall(r"\d+", wanted)], found=bool(found))
-    inside = re.search(r"\{(.*?)\}", text)
+        return Grade.of([int(n) for n in found] == [int(n) for n in re.findall(r"\d{1,9}", wanted)], found=bool(found))
+    inside = re.search(r"\{([^}\n]{0,400})\}", text)
     return Grade.of(inside is not None and inside[1] == wanted, found=inside is not None)
 
 
@@ -71,7 +94,7 @@ def tablevqa(sample: Sample, text: str) -> Grade:
     """TableVQA-Bench (arXiv 2404.19205) by split: denotations, true or false, and numbers of FinTabNetQA with or
     without their unit (its relieved accuracy, which its average takes)."""
     split = str(sample.truth.get("split"))
-    reply = re.sub(r"^Answer: ", "", text.strip())
+    reply = re.sub(r"^Answer: ", "", unboxed(text.strip())[-MAX_CHARS:])
     if split == "vtabfact":
         return lists.verified(sample, reply)
     if split == "fintabnetqa":
@@ -94,8 +117,8 @@ def _same_amount(one: _Amount, other: _Amount) -> bool:
 def _amounts(text: str) -> list[_Amount]:
     """``$3,852 million`` as 3852 and its scale. ``(12.5)`` is -12.5 as well, as accounts write it. Without a number it
     is the text that is left."""
-    flat = unicodedata.normalize("NFKC", text).lower().replace("\u2212", "-").strip().rstrip(".")
-    flat = re.sub(r"(?<=\S)\s+\([^)]*\)$", "", flat)  # details behind it
+    flat = unicodedata.normalize("NFKC", squeezed(text)).lower().replace("\u2212", "-").strip().rstrip(".")
+    flat = re.sub(r"(?<=\S)\s\([^()]{0,400}\)$", "", flat)  # details behind it
     bracketed = flat.lstrip("$ ").startswith("(")
     flat = " ".join(_UNIT.sub("", re.sub(r"[$(),]", "", flat)).split())
     scale = next((word for word in _SCALES if word and re.search(rf"{re.escape(word)}(?!\w)", flat)), None)
@@ -113,8 +136,9 @@ def letter_set(sample: Sample, text: str) -> Grade:
         found = _of_ten(text)
         if found is not None:
             return Grade.of({letters.letter(found)} == wanted)
-    said = _FILLER.sub(" ", formulas.stated(text) or ("" if boxed(text) == "" else _SENTENCE.split(text.strip())[-1]))
-    if compact := re.fullmatch(r"[\W_]*([A-J]{2,10})[\W_]*", said):
+    last = "" if boxed(text) == "" else _SENTENCE.split(squeezed(text))[-1]
+    said = _FILLER.sub(" ", formulas.stated(text) or last)
+    if compact := re.fullmatch(r"[\W_]{0,40}([A-J]{2,10})[\W_]{0,40}", said):
         return Grade.of(set(compact[1]) == wanted)
     parts = re.findall(r"[A-Za-z0-9]+", said)
     if not parts or any(len(part) != 1 for part in parts):
@@ -135,7 +159,7 @@ def tir(sample: Sample, text: str) -> Grade:
     intersection of the numbers by their union. Word search: the same pair. Others: letters or numbers.
     """
     task, wanted = str(sample.truth.get("task")), sample.answer.strip()
-    reply = (boxed(text) or text).replace("*", "").strip()
+    reply = (boxed(text) or text[-MAX_CHARS:]).replace("*", "").strip()
     if task == "ocr":
         return Grade.of(wanted in text, found=bool(reply))
     if task == "jigsaw":
@@ -144,13 +168,13 @@ def tir(sample: Sample, text: str) -> Grade:
         number = numerals.read(reply)
         if number is None:
             return NOTHING
-        return Grade.of(number == numerals.fraction(wanted))
+        return Grade.of(number == numerals.true_number(wanted))
     if task == "spot_difference":
-        given, true = (set(map(int, re.findall(r"\d+", part))) for part in (reply, wanted))
+        given, true = (set(map(int, _WHOLE.findall(part))) for part in (reply, wanted))
         overlap = len(given & true) / len(given | true) if given | true else 1.0
         return Grade(overlap, int(overlap == 1.0), found=bool(given))
     if task == "word_search":
-        pairs = [re.search(r"\b(\d+)\s*,\s*(\d+)\b", part) for part in (reply, wanted)]
+        pairs = [re.search(r"\b(\d{1,9})\s?,\s?(\d{1,9})\b", squeezed(part)) for part in (reply, wanted)]
         return Grade.of(bool(pairs[0] and pairs[1] and pairs[0].groups() == pairs[1].groups()), found=bool(pairs[0]))
     if len(wanted) > 1 and wanted.isalpha():
         return letter_set(sample, reply)
@@ -160,7 +184,7 @@ def tir(sample: Sample, text: str) -> Grade:
 
 def _places(wanted: str, reply: str, side: int) -> Grade:
     """The share of places that hold the right piece, in the first run of side times side numbers."""
-    for run in re.findall(r"[\d\s,\uff0c]+", reply):
+    for run in re.findall(r"[\d\s,]+", squeezed(reply)):
         numbers = re.findall(r"\d+", run)
         if side and len(numbers) == side * side:
             true = re.findall(r"\d+", wanted)

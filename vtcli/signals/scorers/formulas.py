@@ -5,119 +5,266 @@ Formulas are compared by math-verify in a process of its own, because sympy may 
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
-import multiprocessing
+import os
 import re
 import signal
+import subprocess
+import sys
 import threading
-import unicodedata
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Sequence
 from functools import cache, lru_cache
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from pathlib import Path
 
 from vtcli.errors import EngineError
 from vtcli.schema import Sample
-from vtcli.signals.scorers import letters, numerals
+from vtcli.signals.scorers import formula_process, letters, numerals, quantities, units
 from vtcli.signals.scorers.grade import NOTHING, Grade, references
 from vtcli.signals.scorers.lists import items
+from vtcli.signals.scorers.notation import CJK, latex, plain, spaced, squeezed, unwrapped
+from vtcli.signals.scorers.quantities import Bound, Parts, Quantity, is_name
 from vtcli.signals.scorers.texts import boxed, same_words
 
 MAX_CHARS = 500
+MAX_MEMBERS = 8  # of a list, or of a chain of equations
 CPU_S = 5.0
-WALL_S = 300.0  # of a busy machine, for CPU_S or for the start of the process
+WALL_S = 300.0  # of a busy machine, for ``CPU_S`` or for the start of the process
 SENTENCE_WORDS = 4  # words of three letters and more that make a reply a sentence
 DYNAMATH_ERROR = 0.001
 
 _DECLARES = re.compile(
-    r"(?:answer|result|value|solution)\b(?:\s+(?:is|equals|would be|must be)|\s*[:=])\s*:?", re.IGNORECASE
+    r"(?:answer|result|value|solution)\b(?:\s(?:is|equals|would be|must be)|\s?[:=])\s?:?"
+    rf"|(?:\u7b54\u6848|\u7ed3\u679c|\u7d50\u679c|\u7b54\u3048|\u6b63\u89e3|\uc815\ub2f5|\ub2f5)[{CJK}]{{0,6}}\s?[:=]?",
+    re.IGNORECASE,
 )
 _CONCLUDES = re.compile(
-    r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s*(?=[-+\d\\$(\[]|[a-zA-Z]\s*=)", re.IGNORECASE
+    r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s?(?=[-+\d\\$(\[]|[a-zA-Z]\s?=)"
+    rf"|(?:\u6240\u4ee5|\u56e0\u6b64|\u7b49\u4e8e|\u7b49\u65bc|\u5f97\u5230|\u53ef\u5f97)[{CJK}]{{0,6}}\s?[,:]?(?=\s?[-+\d\\$(\[])",
+    re.IGNORECASE,
 )
-_TAIL = re.compile(r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n|,?\s+(?:because|since|so|which|where)\b")
+_TAIL = re.compile(r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n|,?\s(?:because|since|so|which|where)\b")
 _PROSE = re.compile(
     r"(?<![\\A-Za-z])(?!(?:arc)?(?:sin|cos|tan)\b|(?:cot|sec|csc|log|exp|sqrt)\b)[A-Za-z]{3,}\b", re.IGNORECASE
 )
-_MARKS = re.compile(r"\\(?:left|right|displaystyle|[,;!()\[\] ])|\$|\*\*|\^\s*(?:\\circ|\{\s*\\circ\s*\})|[\s\u00b0]+")
-_WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
-_FRACTION = re.compile(r"([-+]?)(?:\\[dt]?frac\{(-?[\d.]+)\}\{([\d.]+)\}|\\[dt]?frac(\d)(\d)|(\d[\d.]*)/(\d[\d.]*))")
+_MARKS = re.compile(
+    r"\\(?:left|right|displaystyle|[,;!()\[\] ])|\$|\*\*(?!\w)|\^\s?(?:\\circ|\{\s?\\circ\s?\})|[\s\u00b0]+"
+)
 _VARIABLE = re.compile(r"[A-Za-z]=")
-_MIXED = re.compile(r"(?<=\d)\s+(?=\d+\s*/\s*\d)")
-_UNWRITTEN = re.compile(r"([⁰¹²³⁴-⁻]+)|([¼-¾⅐-⅞])|[−–]")
-_SILENT = re.compile(r"[^\W⁰¹²³⁴-⁻]|[.,;:?'\"‘’“”%*=≈~∠△€£¥]|(?<=[A-Za-z]{2})!")
+_MIXED = re.compile(r"(?<=\d)\s(?=\d{1,60}\s?/\s?\d)")
+_TWO_NUMBERS = re.compile(r"(?<=\d)\s(?=\d)")
+_SILENT = re.compile(
+    r"[^\W\u2070\u00b9\u00b2\u00b3\u2074-\u207b]|[.,;:?'\"\u2018\u2019\u201c\u201d%*=\u2248~\u2220\u25b3\u20ac\u00a3\u00a5]|(?<=[A-Za-z]{2})!"
+)
 _HYPHEN = re.compile(r"(?<=[^\W_])-(?=[^\W_])")
+_IMPLIES = re.compile(r"\\(?:Right|Longright|right)arrow(?![a-z])|\\implies(?![a-z])|=>|[\u21d2\u2192]")
+_EQUALS = re.compile(r"(?<![<>!=:])={1,2}(?![=>])|[\u2248\u2208]|\\in(?![a-z])|\\(?:approx|simeq|equiv)(?![a-z])")
+_ORDER = re.compile(r"[<>\u2264\u2265\u2260]|\\(?:leq?|geq?|neq?|lt|gt|leqslant|geqslant)(?![a-z])")
+_BREAK = re.compile(r"[,;\u3001]|\s(?:and|or)\s|\s(?:\u548c|\u6216|\u4e0e|\u53ca)\s")
+_OPEN, _CLOSE = "([{", ")]}"
 
 _ONE_AT_A_TIME = threading.Lock()
 
 
 def same_formula(text: str, answer: str) -> bool:
-    """True if both are the same as numbers, by words, or by math-verify; False where it takes more than 5 s of CPU, or
-    cannot compare them.
+    """True if both claim the same: by their text, as quantities, ranges or bounds, item by item as lists, by words, or
+    by math-verify; False where it takes more than 5 s of CPU, or cannot compare them.
 
-    Words decide between formulas only where both have the same operators, so that ``x-1`` is not ``x+1``. Plain sides
-    never reach math-verify, which needs 15 ms: equal texts, two numbers or fractions, words for a number.
+    - Both with a unit: it is the same one or converts. ``5`` is ``5 cm``, which is no ``5 m``.
+    - A range, a date and a time are compared part by part, and never computed: ``20-30`` is not ``30-40``.
+    - An equation is its last member where it begins with a name or holds: ``x = 7`` and ``3 + 4 = 7`` are 7; ``2 + 2 =
+      7`` and ``\\ge 7`` are not.
+    - Words decide between formulas only where both have the same operators, so that ``x-1`` is not ``x+1``.
+
+    Only the last step asks math-verify, which needs 15 ms.
 
     Raises:
         EngineError: math-verify does not start, or says nothing for five minutes. That is the machine's fault.
     """
-    text, answer = (_ascii(boxed(t) or t) for t in (text, answer))
-    sides = [_flat(side) for side in (text, answer)]
-    if sides[0] == sides[1]:
+    return _same(squeezed(boxed(text) or text), squeezed(boxed(answer) or answer))
+
+
+def _same(text: str, answer: str, depth: int = 0) -> bool:
+    sides = [_IMPLIES.split(side)[-1].strip() for side in (text, answer)]
+    if _flat(sides[0]) == _flat(sides[1]):
         return True
-    given, wanted = (_plain(side) for side in sides)
-    if given is not None and wanted is not None:
-        return given == wanted
+    if max(map(len, sides)) > MAX_CHARS or depth > 2:
+        return same_words(*sides)
+    shapes = [quantities.read(side) for side in sides]
+    if None in shapes:
+        if sum(_ORDER.search(side) is not None for side in sides) == 1 and any(side[:1] in _OPEN for side in sides):
+            return _compared(sides[0], sides[1], None, None)  # x > 4 and (4, \\infty)
+        solved = [side if len(_items(side)) > 1 else _solved(side, depth) for side in sides]
+        if solved[0] is None or solved[1] is None:
+            return solved[0] is solved[1] and _compared(sides[0], sides[1], None, None)
+        sides = [solved[0], solved[1]]
+        lists = [_items(side) for side in sides]
+        if len(lists[0]) > 1 or len(lists[1]) > 1:
+            return _same_items(sides, lists, depth)
+        shapes = [quantities.read(side) for side in sides]
+    one, other = shapes
+    if one is not None and other is not None:
+        return quantities.same(one, other)
+    if isinstance(one or other, Parts | Bound) and not (
+        isinstance(one or other, Bound) and re.search(r"infty|\u221e|cup", f"{sides[0]}{sides[1]}")
+    ):
+        return same_words(*sides)
+    return _compared(sides[0], sides[1], one, other)
+
+
+def _compared(text: str, answer: str, one: object, other: object) -> bool:
+    """By words, else by math-verify. ``one`` and ``other`` are the quantities of the sides that have one."""
     if _same_by_words(text, answer):
         return True
-    if max(len(text), len(answer)) > MAX_CHARS or not all(map(_mathematical, (text, answer))):
+    if not all(map(_mathematical, (text, answer))):
         return False
-    return _asked(text, answer)
+    if any(re.fullmatch(r"[-+\d. ]{0,200}\d [-+\d. ]{1,200}", plain(side)) for side in (text, answer)):
+        return False  # math-verify adds or joins "12 34"
+    (left, unit), (right, wanted) = (
+        (_value(shape), shape.unit) if isinstance(shape, Quantity) else _without_unit(side)
+        for side, shape in ((text, one), (answer, other))
+    )
+    if unit and wanted:
+        if unit.powers != wanted.powers:
+            return False
+        if (ratio := unit.factor / wanted.factor) != 1:
+            left = f"\\frac{{{ratio.numerator}}}{{{ratio.denominator}}}\\cdot ({left})"
+    return _asked(left, right)
 
 
-def _ascii(text: str) -> str:
-    """Minus signs, powers and fractions as they are typed: ``x²`` is ``x^{2}``, ``1½`` is ``1 1/2``."""
+def _value(found: Quantity) -> str:
+    value = found.value * (found.scale or 1)
+    return f"\\frac{{{value.numerator}}}{{{value.denominator}}}" if value.denominator > 1 else str(value.numerator)
 
-    def typed(match: re.Match[str]) -> str:
-        plain = unicodedata.normalize("NFKC", match.group()).replace("\u2044", "/").replace("\u2212", "-")
-        return f"^{{{plain}}}" if match[1] else f" {plain}" if match[2] else "-"
 
-    return _UNWRITTEN.sub(typed, text)
+_LAST_WORD = re.compile(
+    r"(?:(?<=[\s)}\d])(?:square |cubic )?[A-Za-z]{2,12}|(?<=\s)[A-Za-z])(?:\s?/\s?[A-Za-z]{1,12})?"
+    r"(?:\s?\^\s?\{?\d\}?)?$"
+)
+
+
+def _without_unit(text: str) -> tuple[str, units.Unit | None]:
+    """A formula for math-verify, and the unit that ended it: ``2\\sqrt{3}\\text{ cm}``."""
+    bare = re.sub(r"\s\^", "^", unwrapped(text)).strip()
+    if (
+        (match := _LAST_WORD.search(bare))
+        and match.start()
+        and not re.search(r"\\[A-Za-z]*\s?$", bare[: match.start()])
+    ):
+        unit, end = units.read(bare, match.start())
+        if unit is not None and end == len(bare):
+            return latex(bare[: match.start()]), unit
+    return latex(text), None
+
+
+def _items(text: str) -> list[str]:
+    """The items of a list, without its brackets; the text alone if it is none: ``1, 2``, ``(1, 2)``, ``3 or 4``."""
+    text = re.sub(r"\\([{}])", r"\1", plain(text)).strip(" .")
+    if text[:1] in _OPEN and _closing(text) == len(text) - 1:
+        inner = _split(text[1:-1])
+        return inner if len(inner) > 1 else [text]
+    return _split(text)
+
+
+def _closing(text: str) -> int:
+    depth = 0
+    for at, sign in enumerate(text):
+        depth += (sign in _OPEN) - (sign in _CLOSE)
+        if depth == 0:
+            return at
+    return -1
+
+
+def _split(text: str) -> list[str]:
+    parts: list[str] = []
+    depth, begin, last = 0, 0, 0
+    for match in _BREAK.finditer(text):
+        between = text[last : match.start()]
+        depth += sum(between.count(sign) for sign in _OPEN) - sum(between.count(sign) for sign in _CLOSE)
+        last = match.start()
+        if depth == 0:
+            parts.append(text[begin : match.start()])
+            begin = match.end()
+    return [part.strip() for part in (*parts, text[begin:]) if part.strip()]
+
+
+def _same_items(sides: Sequence[str], lists: Sequence[Sequence[str]], depth: int) -> bool:
+    """As many items, each the same: in order between round or square brackets, in any order elsewhere. Two lists in
+    different brackets are two things, an interval and a point."""
+    if any("\\pm" in side or "\u00b1" in side for side in sides):
+        return _compared(sides[0], sides[1], None, None)
+    given, wanted = lists
+    if len(given) != len(wanted) or len(given) > MAX_MEMBERS:
+        return False
+    frames = [re.sub(r"\\(?:left|right)|\s|\\(?=[{}])", "", side).strip("$.") for side in sides]
+    brackets = [f[0] + f[-1] if f[:1] in _OPEN and _closing(f) == len(f) - 1 else "" for f in frames]
+    if all(brackets) and brackets[0] != brackets[1]:
+        return False
+    ordered = any(frame in ("()", "[]", "(]", "[)") for frame in brackets)
+    if ordered:
+        return all(_same(a, b, depth + 1) for a, b in zip(given, wanted, strict=True))
+    left = list(wanted)
+    for each in given:
+        names = [_EQUALS.split(item)[0].strip() if _EQUALS.search(item) else "" for item in (each, *left)]
+        found = next(
+            (
+                k
+                for k, item in enumerate(left)
+                if names[0] in ("", names[k + 1]) or not names[k + 1]
+                if _same(each, item, depth + 1)
+            ),
+            None,
+        )
+        if found is None:
+            return False
+        left.pop(found)
+    return True
+
+
+def _solved(text: str, depth: int) -> str | None:
+    """What an equation says of its name, or that holds; the text if it is no equation; None for a relation that has yet
+    to be solved, or that is wrong."""
+    if _EQUALS.search(text) is None:
+        return text if _ORDER.search(text) is None or isinstance(quantities.read(text), Bound) else None
+    first, *members = [part.strip(" $") for part in _EQUALS.split(text)]
+    if not members or not all(members) or len(members) > MAX_MEMBERS or _ORDER.search(text):
+        return None
+    if not first or is_name(first):
+        return members[-1] if len(members) == 1 or not is_name(members[-1]) else members[0]
+    if len(members) == 1 and is_name(members[0]):
+        return first  # 5 = x
+    holds = all(_same(first, member, depth + 1) for member in members) if depth < 2 else False
+    return members[-1] if holds else None
 
 
 def _same_by_words(text: str, answer: str) -> bool:
     """The same words and, where one side may be a formula, the same operators. Brackets around a whole may be left
     out."""
+    text, answer = (unwrapped(side) for side in (text, answer))
     if not same_words(text, answer):
         return False
     if not any(map(_mathematical, (text, answer))):
         return True
     prose = any(map(_PROSE.search, (text, answer)))
-    flat = [_flat(_HYPHEN.sub(" ", side) if prose else side) for side in map(_ascii, (text, answer))]
+    flat = [_flat(_HYPHEN.sub(" ", side) if prose else side) for side in (text, answer)]
     operators = [_SILENT.sub("", side) for side in flat]
     return operators[0] == operators[1] or ("" in operators and not {"()", "[]"}.isdisjoint(operators))
 
 
 def _flat(text: str) -> str:
-    """The formula without spaces, dollars, degrees and ``\\left``; ``x = 5`` is ``5``, ``1 1/2`` is ``1+1/2``."""
-    flat = _MARKS.sub("", _MIXED.sub("+", _WRAPPED.sub(r"\1", text))).rstrip(".").replace("\\%", "%")
+    """The formula without spaces, dollars, degrees and ``\\left``; ``x = 5`` is ``5``, ``1 1/2`` is ``1+1/2``. Two
+    numbers stay two."""
+    typed = latex(unwrapped(text)).replace("^{\\circ}", "")
+    flat = _MARKS.sub("", _TWO_NUMBERS.sub("_", _MIXED.sub("+", typed))).rstrip(".").replace("\\%", "%")
     return _VARIABLE.sub("", flat, count=1) if _VARIABLE.match(flat) else flat
-
-
-def _plain(flat: str) -> Fraction | None:
-    """The number that a flat formula is: ``1,200``, ``-0.5``, ``\\frac{1}{2}``, ``3/4``; None for another."""
-    if match := _FRACTION.fullmatch(flat):
-        above, below = (numerals.fraction(part) for part in (p for p in match.groups()[1:] if p is not None))
-        return None if above is None or not below else (-1 if match[1] == "-" else 1) * above / below
-    return numerals.fraction(numerals.without_thousands(flat))
 
 
 def _mathematical(text: str) -> bool:
     """True for what may be a formula: a digit, a command of LaTeX, or at most two letters in a row."""
-    return bool(re.search(r"[\d\\]", text)) or not _PROSE.search(text)
+    return bool(re.search(r"[\d\\\u221e\u221a]", text)) or not _PROSE.search(text)
 
 
 @lru_cache(maxsize=65536)
@@ -131,11 +278,12 @@ def _asked(text: str, answer: str) -> bool:
                 return bool(_received(pipe))
             except (EOFError, ConnectionError):
                 _process.cache_clear()
-                process.join(WALL_S)
-                if process.exitcode == -signal.SIGPROF:
+                if process.wait(WALL_S) == -signal.SIGPROF:
                     return False
             except BaseException:  # its late answer is nobody's
                 _process.cache_clear()
+                process.kill()
+                process.wait()
                 raise
     logging.getLogger(__name__).warning("math-verify ends over %r and %r: they count as not the same", text, answer)
     return False
@@ -150,26 +298,18 @@ def _received(pipe: Connection) -> object:
     return pipe.recv()
 
 
-def stated(text: str) -> str | None:
-    """The formula that a reply gives: what is boxed; else what follows the last "answer is". Else it is what follows
-    the last "so", "get" or "is" before a number or a formula; else the reply if it is no sentence; else None."""
-    if (found := boxed(text)) is not None:
-        return found or None
-    text = text.strip()
-    for says in (_DECLARES, _CONCLUDES):
-        if told := [match.end() for match in says.finditer(text)]:
-            return _TAIL.split(text[told[-1] :], maxsplit=1)[0].strip().rstrip(".") or None
-    return text if text and len(_PROSE.findall(_WRAPPED.sub("", text))) < SENTENCE_WORDS else None
-
-
 @cache
-def _process() -> tuple[BaseProcess, Connection]:
+def _process() -> tuple[subprocess.Popen[bytes], Connection]:
     """The process of math-verify, started and ready, and the pipe to it. Raises ``EngineError`` where it is not."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
+    ours, theirs = Pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(Path(formula_process.__file__)), str(theirs.fileno()), str(CPU_S)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # finds what we find
+    )
     theirs.close()
+    atexit.register(_end, process)
     try:
         _received(ours)
     except EOFError:
@@ -180,29 +320,22 @@ def _process() -> tuple[BaseProcess, Connection]:
     return process, ours
 
 
-def _serve(pipe: Connection) -> None:
-    """Runs in a process of its own, which the kernel ends when one comparison takes more than ``CPU_S`` of CPU. A busy
-    machine does not shorten that. math-verify's own alarm is off."""
-    import math_verify
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarm is off
-    parse, verify = (cast("Callable[..., Any]", f) for f in (math_verify.parse, math_verify.verify))
 
-    def same(text: str, answer: str) -> bool:
-        sides = [parse(f"\\boxed{{{side}}}", parsing_timeout=None) for side in (answer, text)]
-        return bool(verify(*sides, timeout_seconds=None))
-
-    same("1", "1")  # the first one imports sympy
-    try:
-        pipe.send(True)
-        while True:
-            text, answer = pipe.recv()
-            signal.setitimer(signal.ITIMER_PROF, CPU_S)
-            found = same(text, answer)
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            pipe.send(found)
-    except (EOFError, ConnectionError):  # nobody asks any more
-        return
+def stated(text: str) -> str | None:
+    """The formula that a reply gives: what is boxed; else what follows the last "answer is". Else it is what follows
+    the last "so", "get" or "is" before a number or a formula; else the reply if it is no sentence; else None."""
+    if (found := boxed(text)) is not None:
+        return found or None
+    text = spaced(squeezed(text))
+    for says in (_DECLARES, _CONCLUDES):
+        ends = [match.end() for match in says.finditer(text)]
+        if ends and (claim := _TAIL.split(text[ends[-1] :].strip(), maxsplit=1)[0].strip().rstrip(".")):
+            return claim
+    return text if text and len(_PROSE.findall(unwrapped(text))) < SENTENCE_WORDS else None
 
 
 def formula(sample: Sample, text: str) -> Grade:
@@ -242,17 +375,30 @@ def mathvista(sample: Sample, text: str) -> Grade:
         return NOTHING if chosen is None else Grade.of(chosen == letters.answer_index(sample.answer, options))
     kind, value = str(sample.truth.get("type") or "text"), boxed(text) or text
     if kind == "list":
-        given, wanted = ([numerals.fraction(item) for item in items(part)] for part in (value, sample.answer))
+        wanted = [numerals.fraction(item) for item in items(sample.answer)]
+        given = [numerals.fraction(item) for item in _listed(value, len(wanted))]
         return Grade.of(numerals.all_equal(given, wanted), found=None not in given)
     if kind == "text":
         return Grade.of(same_words(value, sample.answer))
-    given, wanted = numerals.read(value), numerals.fraction(sample.answer)
+    given, wanted = numerals.read(value), numerals.true_number(sample.answer)
     if given is None or wanted is None:
         return NOTHING
     if kind == "integer":
         return Grade.of(int(given) == int(wanted))
     places = int(float(sample.truth.get("precision") or len(sample.answer.strip().partition(".")[2])))
     return Grade.of(numerals.rounded(given, places) == numerals.rounded(wanted, places))
+
+
+def _listed(value: str, number: int) -> Sequence[str]:
+    """The items of a list; brackets may be left out, and a sentence may stand before it: ``So it is 1, 2``."""
+    found = items(value)
+    if len(found) > 1 or number < 2:
+        return found
+    text = squeezed(value).rstrip(" .")
+    inner = re.findall(r"[\[({]([^\[\](){}]{1,2000})[\])}]", text)
+    runs = re.findall(r"(?<![\w.,-])-?\d[-\d., ]{0,2000}", text if not inner else "")
+    lists = [parts for part in (*inner, *runs) if len(parts := [p.strip() for p in part.split(",")]) == number]
+    return lists[-1] if len(lists) == 1 or (lists and all(each == lists[0] for each in lists)) else found
 
 
 def dynamath(sample: Sample, text: str) -> Grade:
@@ -263,7 +409,7 @@ def dynamath(sample: Sample, text: str) -> Grade:
     said = _short_answer(text)
     kind = str(sample.truth.get("type") or "text")
     if kind == "float":
-        given, wanted = numerals.read(said), numerals.fraction(sample.answer)
+        given, wanted = numerals.read(said), numerals.true_number(sample.answer)
         if given is None or wanted is None:
             return NOTHING
         return Grade.of(abs(given - wanted) <= DYNAMATH_ERROR)
@@ -274,9 +420,9 @@ def dynamath(sample: Sample, text: str) -> Grade:
 
 
 def _short_answer(text: str) -> str:
-    match = re.search(r"\{.*\}", text, re.DOTALL)
+    begin, end = text.find("{"), text.rfind("}") + 1
     try:
-        found = json.loads(match.group()) if match else None
+        found = json.loads(text[begin:end]) if 0 <= begin < end else None
     except (ValueError, RecursionError):
         found = None
     return str(found["short answer"]) if isinstance(found, dict) and "short answer" in found else boxed(text) or text

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
 from vtcli.schema import Sample
+from vtcli.signals.scorers import quantities
 from vtcli.signals.scorers.grade import NOTHING, Grade, references
-from vtcli.signals.scorers.texts import boxed
+from vtcli.signals.scorers.notation import CJK, plain
+from vtcli.signals.scorers.quantities import Quantity, fraction
+from vtcli.signals.scorers.texts import boxed, unboxed
 
 RELAXED = 0.05  # of the target: ChartQA, arXiv 2203.10244, section 5.1
-MAX_DIGITS = 60
-_DIGITS = r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)"
-_NUMBER = re.compile(rf"{_DIGITS}(?:[eE][-+]?\d{{1,3}}|/\d+(?!\.?\d|/))?(?![A-Za-z_\d])")
-_UNIT = r"(?:[mcdk]?m|in|ft|yd|mi|[km]?g|lbs?|oz|[mc]?[lL]|m?s|sec|min|h|hrs?|px|mph)[23\u00b2\u00b3]?\b"
+_BEFORE = r"(?<![\w.\u221a\u221b\u221c\u00b1^])(?<!\u221a\{)(?<!\^[-{(])(?<!\^\{-)"  # no word, root or exponent
+_DIGITS = rf"{_BEFORE}[-+]?(?>\d{{1,400}}(?:\.\d{{1,400}})?|\.\d{{1,400}})(?!\d)"
+_NUMBER = re.compile(
+    rf"{_DIGITS}(?:[eE][-+]?\d{{1,3}}|/\d{{1,60}}(?!\.?\d|/))?(?![A-Za-z_\d]|\s?(?:\\pi|[\u03c0\u221a\u221b^])|\+(?:\s|$))"
+)
+_UNIT = r"(?:[mcdk]?m|in|ft|yd|mi|[km]?g|lbs?|oz|[mc]?[lL]|m?s|sec|min|h|hrs?|px|mph)[23]?\b"
 _MEASURE = re.compile(rf"({_DIGITS}){_UNIT}")
-_DASH = re.compile(r"(?<!\w)\u2013(?=\.?\d)")  # a minus; between two numbers it is a range
-_VULGAR = re.compile(r"(\d*) ?([\u00bc-\u00be\u2150-\u215e])")
-_THOUSANDS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+_EXPONENT = re.compile(r"(?<=[A-Za-z)}\u00b0])\s?(?:\^|\*\*)\s?[{(]?\s?[-+]?\d{1,3}(?!\d)\s?[)}]?")  # of a unit
+_MIXED = re.compile(r"(?<![\w./])([-+]?)(\d{1,60})(?:\s|\sand\s|-)(\d{1,60})\s?/\s?(\d{1,60})(?![\d/.])")
 _SMALL = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
@@ -29,59 +31,91 @@ _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ni
 _WORDS = {word: n for n, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
 _LARGE = r"(?:hundred|thousand|million|billion|dozen)"  # not read: "one hundred" is not 1
 _SPELLED = re.compile(
-    rf"\b(?>({_LARGE}\s+(?:and\s+)?)?(?<!\bno )"
+    rf"\b(?>({_LARGE}\s(?:and\s)?)?(?<!\bno )"
     rf"((?:{'|'.join(_TENS)})(?:[-\s](?:{'|'.join(_SMALL[1:10])})\b)?|(?:{'|'.join(_SMALL)}))\b"
-    rf"([-\s]+(?:{_LARGE}|(?:and\s+a\s+)?half)\b)?)",
+    rf"([-\s]{{1,2}}(?:{_LARGE}|(?:and\sa\s)?half)\b)?)",
     re.IGNORECASE,
+)
+_EAST = {
+    digit: n
+    for n, digits in enumerate(
+        ("\u96f6\u3007", "\u4e00", "\u4e8c\u4e24\u5169", *"\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d")
+    )
+    for digit in digits
+}
+_ONES = "".join(_EAST)
+_COUNTED = (  # words that follow a number of things, or the end
+    r"(?=\s?(?:[\u4e2a\u500b\u628a\u53ea\u96bb\u5f20\u5f35\u6761\u689d\u8f86\u8f1b\u53f0\u4f4d\u540d\u672c\u4ef6\u5757\u584a\u652f\u5934\u982d\u5339\u5ea7\u68f5\u6735\u676f\u74f6\u7897\u67b6\u8258"
+    r"\u5957\u53cc\u96d9\u5bf9\u5c0d\u5c42\u5c64\u7c73\u5398\u516c\u514b\u5143\u5c81\u6b72\u5e74\u6708\u65e5\u70b9\u7a2e\u79cd\u6b21\u4eba\u3064\u679a]|$|[.,;!?\n]))"
+)
+_EASTERN = re.compile(
+    rf"(?<![\u7b2c{_ONES}\u5341\u767e\u5343\u4e07])(?:([{_ONES}]?)\u5341([{_ONES}]?)|([{_ONES}])){_COUNTED}"
 )
 _NONE = re.compile(  # "No cars.", but not "No images were given."
     r"(?:there (?:is|are) |i (?:can )?see )?(?:none|no one|no (?!images?\b|pictures?\b)(?:[\w-]+ ){0,2}[\w-]+s)"
     r"(?: (?:of|is|are|visible|there|here|in|on|at)\b.*)?",
     re.IGNORECASE,
 )
-_ASIDE = re.compile(r"\([^()]*\)")
+_ASIDE = re.compile(r"\([^()]{0,2000}\)")
 _CONCLUDES = re.compile(
-    r"\b(?:answer|total|so|thus|therefore|hence|altogether|overall)\b[\s:,=*$]*"
-    r"(?:(?:the|final|number|count|answer|total|is|are|of|there|was|be)\b[\s:,=*$]*)*",
+    r"\b(?:answer|total|so|thus|therefore|hence|altogether|overall)\b[\s:,=*$]{0,8}"
+    r"(?:(?:the|final|number|count|answer|total|is|are|of|there|was|be)\b[\s:,=*$]{0,8}){0,12}"
+    r"|(?:\u7b54\u6848|\u5171|\u603b\u8ba1|\u7e3d\u8a08|\u5408\u8ba1|\u5408\u8a08|\u6240\u4ee5|\u56e0\u6b64|\u7b54\u3048|\u6b63\u89e3|\uc815\ub2f5|\ub2f5|\ucd1d)"
+    rf"[{CJK}]{{0,8}}[\s:,=*$]{{0,8}}",
     re.IGNORECASE,
 )
 _STATED = re.compile(  # a number there, and no second one that is as good
-    rf"({_NUMBER.pattern}|{_MEASURE.pattern}|{_SPELLED.pattern}|none\b)(?!\s*(?:or|to|and|[-+*/\u2013])\s*\w)",
+    rf"({_NUMBER.pattern}|{_MEASURE.pattern}|{_SPELLED.pattern}|none\b)(?!\s?(?:or|to|and|[-+*/])\s?\w)",
     re.IGNORECASE,
 )
-
-
-def fraction(text: str) -> Fraction | None:
-    """The number that a text is, exactly; None for any other text."""
-    try:
-        value = Decimal(text.strip())
-    except InvalidOperation:
-        return None
-    return Fraction(value) if value.is_finite() and abs(value.adjusted()) <= MAX_DIGITS else None
 
 
 def read(text: str) -> Fraction | None:
     """The number of a reply, in digits or as words up to ninety-nine; None for none, or for several without a decision.
 
-    What is in the last ``\\boxed{}`` counts alone. ``1,200`` is one number. Of several, the one after the last "answer
-    is", "so" or "total of" counts, else the only one outside brackets: ``5 (2 red + 3 blue)`` is 5. ``1/2`` is a half,
-    ``12cm`` is 12, "none" and "No cars." are 0.
+    What is in the last ``\\boxed{}`` counts alone. ``1,200`` is one number, ``1 1/2`` and ``1½`` are three halves,
+    ``- 5`` is -5, and the exponent of ``m^2`` is none. Of several, the one after the last "answer is", "so" or
+    "total of" counts, else the only one outside brackets: ``5 (2 red + 3 blue)`` is 5. ``1/2`` is a half, ``12cm`` is
+    12, "none" and "No cars." are 0. A number may touch Chinese, Japanese and Korean words: ``共有5个`` and ``共有五个``
+    are 5.
     """
     found = boxed(text)
-    text = _DASH.sub("-", (found if found is not None else text).replace("\u2212", "-"))
-    text = _VULGAR.sub(lambda match: f"{_mixed(match[1], match[2])} ", text)
-    text = without_thousands(text)
-    concluded = [text[match.end() :] for match in _CONCLUDES.finditer(text)]
-    stated = [found[1] for part in reversed(concluded) if (found := _STATED.match(part))]
-    for part in (text, *stated[:1], _ASIDE.sub(" ", text)):
-        if len(numbers := _numbers(part)) == 1:
+    text = _MIXED.sub(_improper, _EXPONENT.sub("", plain(found if found is not None else text)))
+    concluded = [text[match.end() : match.end() + 400] for match in _CONCLUDES.finditer(text)]
+    stated = next((match[1] for part in reversed(concluded) if (match := _STATED.match(part))), None)
+    for part in (text, stated, _ASIDE.sub(" ", text)):
+        if part is not None and len(numbers := _numbers(part)) == 1:
             return numbers.pop()
     return None
 
 
-def without_thousands(text: str) -> str:
-    """``1,200`` as ``1200``; other commas stay."""
-    return _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
+def true_number(answer: str) -> Fraction | None:
+    """The number of a reference answer: ``1,200`` and ``five`` are numbers there, too."""
+    value = fraction(answer)
+    return read(answer) if value is None else value
+
+
+def quantity(text: str) -> Quantity | None:
+    """The number of a reply with its unit and scale, where the reply has no other number; else the number alone."""
+    found = boxed(text)
+    shape = quantities.read(found if found is not None else text)
+    if isinstance(shape, Quantity):
+        return shape
+    value = read(text)
+    return None if value is None else Quantity(value, decimal=True)
+
+
+def every(text: str, expected: int) -> list[Fraction]:
+    """All numbers of a text: ``(3.5, -2)`` is [7/2, -2]. Digits inside words (B2, 3km) do not count.
+
+    ``1,234`` is one number, except if only the other reading gives as many as ``expected``: for a point it is two.
+    """
+    forms = (text, re.sub(r"(?<=\d),(?=\d)", ", ", text))
+    grouped, single = (
+        [n for part in _NUMBER.findall(_EXPONENT.sub("", plain(form))) if (n := _quotient(part)) is not None]
+        for form in forms
+    )
+    return single if len(grouped) != expected == len(single) else grouped
 
 
 def _numbers(text: str) -> set[Fraction]:
@@ -93,6 +127,10 @@ def _numbers(text: str) -> set[Fraction]:
         return {Fraction(sum(_WORDS[word] for word in re.split(r"[-\s]", said.lower()))) for _, said, _ in spelled}
     if measures := {n for part in _MEASURE.findall(text) if (n := fraction(part)) is not None}:
         return measures
+    if eastern := _EASTERN.findall(text):
+        return {
+            Fraction(_EAST[one] if one else 10 * _EAST.get(tens, 1) + _EAST.get(ones, 0)) for tens, ones, one in eastern
+        }
     return {Fraction(0)} if _NONE.fullmatch(text.strip(" \n.!*")) else set()
 
 
@@ -102,8 +140,13 @@ def _quotient(text: str) -> Fraction | None:
     return above / below if above is not None and below and below != above else above
 
 
-def _mixed(whole: str, part: str) -> Fraction:
-    return int(whole or 0) + Fraction(unicodedata.numeric(part)).limit_denominator(10)
+def _improper(match: re.Match[str]) -> str:
+    """A mixed number as one fraction: ``1 1/2`` is ``3/2``."""
+    whole, above, below = (fraction(match[k]) for k in (2, 3, 4))
+    if whole is None or above is None or not below or above >= below:
+        return match[0]
+    value = whole + above / below
+    return f"{match[1]}{value.numerator}/{value.denominator}" if value.denominator > 1 else f"{match[1]}{value}"
 
 
 def relaxed(text: str, answer: str) -> bool:
@@ -137,13 +180,13 @@ def mean_relative_accuracy(given: Fraction, wanted: Fraction, *, kits: bool = Fa
 
 
 def relaxed_accuracy(sample: Sample, text: str) -> Grade:
-    """ChartQA's relaxed accuracy of the text as it is; full stops and spaces around it count."""
-    return Grade.of(any(relaxed(text.strip(), answer.strip()) for answer in references(sample)))
+    """ChartQA's relaxed accuracy of the text as it is, or of what is in its box; full stops around it count."""
+    return Grade.of(any(relaxed(unboxed(text).strip(), answer.strip()) for answer in references(sample)))
 
 
 def integer(sample: Sample, text: str) -> Grade:
     """Exact counts (CountBench, PixmoCount): the one number of the reply equals the answer."""
-    given, wanted = read(text), [fraction(answer) for answer in references(sample)]
+    given, wanted = read(text), [true_number(answer) for answer in references(sample)]
     return NOTHING if given is None else Grade.of(given in wanted)
 
 
@@ -168,7 +211,7 @@ def _vsi(sample: Sample, text: str, *, kits: bool) -> Grade:
 
     if sample.truth.get("choices"):
         return choices(sample, text)
-    given, wanted = read(text), fraction(sample.answer)
+    given, wanted = read(text), true_number(sample.answer)
     if given is None or wanted is None:
         return NOTHING
     accuracy = mean_relative_accuracy(given, wanted, kits=kits)

@@ -8,7 +8,7 @@ from vtcli.signals.scorers import by_task, formulas, letters, lists, numerals, t
 from vtcli.signals.scorers.grade import Scorer
 
 SCORERS: Mapping[str, Scorer] = {
-    "exact": texts.exact,
+    "exact": letters.exact,
     "choices": letters.choices,
     "anls": texts.similar,
     "anls_kits": texts.similar_kits,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rapidfuzz.distance import Levenshtein
 
 from vtcli.schema import Sample
+from vtcli.signals.scorers import notation
 from vtcli.signals.scorers.grade import NOTHING, Grade, references
+from vtcli.signals.scorers.notation import squeezed, undollared, unwrapped
 
 MAX_CHARS = 10_000  # of an answer that is compared letter by letter
 ANLS_THRESHOLD = 0.5
@@ -20,15 +23,24 @@ _NUMBER_WORDS = {
 }
 _MARKS = ';/[]"{}()=+\\_-><@`!'
 _COMBINING = "".join(chr(k) for k in range(0x300, 0xFE00) if unicodedata.category(chr(k)) in ("Mn", "Mc"))
+_LETTER = r"[^\W\d_]"
+_OPERATOR = (  # between numbers or single letters; between words it is punctuation
+    rf"(?:(?<=\d)|(?<=\d\s))[-~](?=\s?\d)|(?<!\w\w)(?:(?<={_LETTER})|(?<={_LETTER}\s))-(?=\s?{_LETTER}(?!\w))"
+    rf"|(?<=[\w)\]}}%])\s?/(?=\s?\w)(?<!{_LETTER}{{3}}/)|(?<=[\w)])/(?=\d|{_LETTER}{{1,2}}(?!\w))"
+    r"|(?:(?<=[\w)\]}%$'])|(?<=[\w)\]}%$']\s))=(?=\s?[^\s=>])"
+    rf"|(?:(?<=\d)|(?<=\d\s)):(?=\s?\d)|(?<!\w\w)(?<={_LETTER}):(?={_LETTER}(?!\w))"
+    r"|(?:(?<=[\w)])|(?<=[\w)]\s))\*(?=\s\S)(?<=\s\*)|(?<=[\w)])\*(?=[\w(])"
+)
 _WORD = re.compile(
-    r"(?<!\w)[^\W\d_]{1,2}-(?=\s*(?:$|[.,;:)\]\"'*]))"  # A-, Cl-
-    r"|(?:(?<![\w-])-(?=[\d√∞]|[^\W\d_](?!\w)))?"  # the sign of a number or of one letter, not a hyphen
-    rf"(?:(?<!\w)\d+(?:\.\d+)*(?!\w)|[^\W_]+(?:[{_COMBINING}]+[^\W_]*)*|[√∞])"
+    rf"(?<!\w){_LETTER}{{1,2}}-(?=\s?(?:$|[.,;:)\]\"'*]))"  # A-, Cl-
+    rf"|(?P<operator>{_OPERATOR})"
+    rf"|(?:(?<![\w-])-(?=[\d√∞]|{_LETTER}(?!\w)))?"  # the sign of a number or of one letter, not a hyphen
+    rf"(?:(?<!\w)\d{{1,400}}(?:\.\d{{1,60}}){{0,8}}(?!\w)|[^\W_]+(?:[{_COMBINING}]+[^\W_]*)*|[√∞])"
     r"|(?<![\w-])-(?=\\[a-z])"  # -\frac
     r"|(?<=[\w)\]}%+])\+|(?<=[\w)\]}%] )\+(?!\d)"  # A+, a + b; not +5
     r"|\^(?=\s?[{(]?-?\d)"
     r"|(?<![-=<>])[<>](?=\s?-?\$?\d)|(?:(?<=[\w)])|(?<=[\w)] ))[<>](?=\s?\w)"  # no arrow, no <tag>
-    r"|(?<=[^\W\d_])[#♭](?!\w)"  # C#, B♭
+    rf"|(?<={_LETTER})[#♭](?!\w)"  # C#, B♭
     r"|[±∓≤≥≠∥⊥∪∩∈∉⊂⊃∧∨]"
 )
 _SAME = (
@@ -36,7 +48,7 @@ _SAME = (
     (re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])"), " "),  # 1½ is not 11/2
 )
 _SIGNS = (
-    (re.compile(r"−|(?<!\d)(?<!\d\s)–(?=[.\d$€£¥])"), "-"),  # 3–5 is a range
+    (re.compile(r"−|(?<=\d)\s?–(?=\s?\d)|(?<!\d)(?<!\d\s)–(?=[.\d$€£¥])"), "-"),  # 3–5 is a range
     (re.compile(r"(?<=-)[$€£¥](?=[.\d])"), ""),
     (re.compile(r"(?<![\w.])\.(?=\d)"), "0."),
     (re.compile(r"<=|[⩽≦]"), "≤"),
@@ -44,22 +56,32 @@ _SIGNS = (
     (re.compile(r"\+/-(?=\s?\d)"), "±"),
     (re.compile("⟂"), "⊥"),
     (re.compile("♯"), "#"),
+    (re.compile("\u2044|÷"), "/"),
+    (re.compile(r"[·⋅×](?=\s?\w)|(?<=\d)\s?x\s?(?=\d)"), "*"),
+    (re.compile(r"(?<!\d)(\d{1,4})[-/.](\d{1,2})[-/.](\d{1,4})(?!\d)"), r"\1/\2/\3"),  # a date, by any sign
 )
+_BULLET = re.compile(r"^\s?- (?=\S)", re.MULTILINE)
+_APART = re.compile(r"(?:^|(?<=[=:(,<>])|(?<=\bis))(\s?)- (?=\.?\d)", re.MULTILINE)  # - 5
+_MONEY = re.compile(r"[$€£¥₩₹%‰]")
 
 
+@lru_cache(maxsize=256)  # a reply is compared with every option
 def normalise(text: str) -> str:
     """Casefolded words without punctuation and articles: ``The Sum: -2.5!`` is ``sum -2.5``.
 
-    Signs with a meaning stay: a minus before a number, powers of numbers, comparisons, ``±``, vowel signs. So do those
-    of ``A+``, ``A-``, ``a + b`` and ``C#``. ``.5`` is ``0.5``. Hyphens go, and the plus of ``+5``.
-    An ``a`` that ends the text or stands before a single letter is a letter, not an article. A text of nothing else
-    stays as it is."""
+    Signs with a meaning stay: a minus before a number, operators between numbers or single letters, powers of numbers,
+    comparisons, ``±``, vowel signs. So do those of ``A+``, ``A-``, ``a + b`` and ``C#``. ``.5`` is ``0.5``. Hyphens
+    between words go, and the plus of ``+5``. An ``a`` that ends the text or stands before a single letter is a letter,
+    not an article. A text of nothing else stays as it is. A long text is cut (``notation.MAX_CHARS``)."""
+    text = squeezed(text)
     for pattern, sign in _SAME:
         text = pattern.sub(sign, text)
     text = unicodedata.normalize("NFKC", text).casefold()
     for pattern, sign in _SIGNS:
         text = pattern.sub(sign, text)
-    words = _WORD.findall(text)
+    if len(_BULLET.findall(text)) < 2:
+        text = _APART.sub(r"\1-", text)
+    words = [match[0].strip() if match["operator"] is None else _operator(match[0]) for match in _WORD.finditer(text)]
     followers = [*words, ""][1:]
     kept = [
         word
@@ -69,19 +91,41 @@ def normalise(text: str) -> str:
     return " ".join(kept or words) or text.strip()
 
 
+def _operator(sign: str) -> str:
+    """An operator, apart from the sign of a number: ``~`` and ``-`` between two numbers are one sign of a range."""
+    sign = sign.strip()
+    return "–" if sign in "-~" else sign
+
+
 def same_words(text: str, target: str) -> bool:
-    """True for equal words (``normalise``)."""
-    return normalise(text) == normalise(target)
+    """True for equal words (``normalise``), unless both have signs of money or per cent, and other ones: ``$5`` is
+    ``5``, and not ``€5``."""
+    if normalise(text) != normalise(target):
+        return False
+    if max(len(text), len(target)) > notation.MAX_CHARS:  # their middle was left out
+        return text == target
+    signs, wanted = (_MONEY.findall(undollared(side.replace("\\", "").replace("￥", "¥"))) for side in (text, target))
+    return not signs or not wanted or signs == wanted
+
+
+def unboxed(text: str) -> str:
+    """The content of the last box without the ``\\text`` of LaTeX; a text without a box as it is."""
+    found = boxed(text)
+    return text if found is None else undollared(unwrapped(found)).strip()
 
 
 def boxed(text: str) -> str | None:
     r"""Content of the last ``\boxed{…}``, braces balanced; None without one."""
-    start = text.rfind("\\boxed{")
-    depth, begin = 0, start + len("\\boxed{")
-    for at in range(begin - 1, len(text)) if start >= 0 else ():
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
+    start = text.rfind("\\boxed")
+    begin = start + len("\\boxed")
+    begin += text[begin : begin + 1] == " "
+    if start < 0 or text[begin : begin + 1] != "{":
+        return None
+    depth = 0
+    for match in re.compile("[{}]").finditer(text, begin):
+        depth += 1 if match[0] == "{" else -1
         if depth == 0:
-            return text[begin:at].strip()
+            return text[begin + 1 : match.start()].strip()
     return None
 
 
@@ -105,13 +149,14 @@ def _similarity(text: str, answer: str, kits: bool) -> float:
 
 
 def exact(sample: Sample, text: str) -> Grade:
-    """The same words as one of the references."""
+    """The same words as one of the references. A box is taken off first, as in every rule that rewards use."""
+    text = unboxed(text)
     return Grade.of(any(same_words(text, answer) for answer in references(sample)))
 
 
 def similar(sample: Sample, text: str) -> Grade:
-    """ANLS by its definition; correct where a reference is met exactly."""
-    value = anls(text, references(sample))
+    """ANLS by its definition, of what is in the box if there is one; correct where a reference is met exactly."""
+    value = anls(unboxed(text), references(sample))
     return Grade(value, int(value == 1.0))
 
 
@@ -126,7 +171,7 @@ def vqa(sample: Sample, text: str) -> Grade:
     other nine, and the mean. Texts are normalised as the official ``EvalAIAnswerProcessor`` does, but for its table of
     contractions."""
     answers = [_spoken(answer) for answer in references(sample)]
-    given = _spoken(text)
+    given = _spoken(unboxed(text))
     if len(answers) == 1:
         return Grade.of(given == answers[0])
     others = (answers[:k] + answers[k + 1 :] for k in range(len(answers)))
