@@ -222,7 +222,7 @@ def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
         ({"required": "crop"}, "required has 'crop'; expected a list"),
         ({"search": "yes"}, "search is 'yes'; expected true or false"),
         ({"rule": "choices", "choices": ["0"], "tolerance": 10**400}, "expected a number"),
-        ({"rule": "numeric", "answer": "five"}, "rule 'numeric', but its answer is 'five'; expected one number"),
+        ({"rule": "numeric", "answer": "many"}, "rule 'numeric', but its answer is 'many'; expected one number"),
         ({"rule": "numeric", "answer": "5 of 7"}, "its answer is '5 of 7'; expected one number"),
         ({"rule": "numeric", "tolerance": "abc"}, "its tolerance is 'abc'; expected a number from 0 on"),
         ({"rule": "numeric", "tolerance": -0.5}, "its tolerance is -0.5; expected a number from 0 on"),

@@ -133,7 +133,7 @@ def _faithful(benchmark: Benchmark, found: Sequence[Scored]) -> list[GradedAnswe
 
 
 def _grade(scored: Scored, scorer: Callable[..., Grade]) -> Grade:
-    """The grade of an answer. One that the scorer fails over is wrong, and unread."""
+    """The grade of an answer. If the scorer raises, the answer is wrong and counts as unread."""
     answer, sample = scored.trajectory.answer, scored.trajectory.sample
     if answer is None:
         return NOTHING

@@ -1,7 +1,7 @@
 """Evidence of the tools' images for the question: CodeV's evidence checking (arXiv 2511.19661, section 4.3).
 
 The judge sees the question and the images that one call made. It never sees thoughts, code or the answer. Whether a
-right answer is *faithful*, the paper's metric, is ``signals.faithful``'s, with a rubric of its own.
+right answer is *faithful*, the paper's metric, is ``signals.faithful``'s, with another rubric.
 """
 
 from __future__ import annotations

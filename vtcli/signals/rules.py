@@ -67,7 +67,7 @@ def score_safely(sample: Sample, text: str, own: Mapping[str, Rule] | None = Non
     """``score``, where an error of the rule is a wrong answer: a reply must not end a run. The log counts them.
 
     Raises:
-        VtcliError: what the user has to mend: a rule that is not known, a machine without math-verify.
+        VtcliError: a mistake that the user corrects: a rule that is not known, a machine without math-verify.
     """
     try:
         return score(sample, text, own)

@@ -38,7 +38,7 @@ _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "%": Fraction(
 
 
 def vlmblind(sample: Sample, text: str) -> Grade:
-    """VLMs are Blind (arXiv 2407.06581) by task: what is in the last braces, else the one number, letter or word.
+    """VLMs are Blind (arXiv 2407.06581) by task: the content of the last braces, else the one number, letter or word.
 
     Counts and letters are equal; grids have both numbers; touching circles say yes or no.
     """
@@ -60,7 +60,7 @@ def vlmblind(sample: Sample, text: str) -> Grade:
 
 def _grid(text: str) -> tuple[str, str] | None:
     """Rows and columns of a reply, in either order: ``3 rows, 4 columns``, ``columns: 4 rows: 3``, ``(3, 4)``,
-    ``{3}{4}``. None where they are not said, or more than once."""
+    ``{3}{4}``. None where one of them is missing or has two numbers."""
     for forms in (_BEFORE, _BEHIND):
         said = [set(forms[axis].findall(text)) for axis in ("row", "column")]
         # "rows: 3 columns: 4" has the 3 before "columns", too

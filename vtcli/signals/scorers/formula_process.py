@@ -1,6 +1,6 @@
 """The process that runs math-verify, because sympy may compute for minutes over a short text.
 
-It is a program of its own, given a descriptor of its pipe and a limit in seconds of CPU: a process made by
+It is a separate program, given a descriptor of its pipe and a limit in seconds of CPU: a process made by
 multiprocessing would run the caller's ``__main__`` again. It imports nothing of this package.
 """
 

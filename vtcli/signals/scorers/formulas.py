@@ -1,6 +1,6 @@
 """Mathematics: MathVista, MathVision and MathVerse, DynaMath, MMMU's open questions.
 
-Formulas are compared by math-verify in a process of its own, because sympy may compute for minutes over a short text.
+Formulas are compared by math-verify in a separate process, because sympy may compute for minutes over a short text.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def same_formula(text: str, answer: str) -> bool:
     Only the last step asks math-verify, which needs 15 ms.
 
     Raises:
-        EngineError: math-verify does not start, or says nothing for five minutes. That is the machine's fault.
+        EngineError: math-verify does not start, or does not answer for five minutes. That is the machine's fault.
     """
     return _same(squeezed(boxed(text) or text), squeezed(boxed(answer) or answer))
 
@@ -225,8 +225,8 @@ def _same_items(sides: Sequence[str], lists: Sequence[Sequence[str]], depth: int
 
 
 def _solved(text: str, depth: int) -> str | None:
-    """What an equation says of its name, or that holds; the text if it is no equation; None for a relation that has yet
-    to be solved, or that is wrong."""
+    """Returns the value that an equation gives its name, or both sides of an equation that holds; the text if it is no
+    equation; None for a relation that is wrong or has yet to be solved."""
     if _EQUALS.search(text) is None:
         return text if _ORDER.search(text) is None or isinstance(quantities.read(text), Bound) else None
     first, *members = [part.strip(" $") for part in _EQUALS.split(text)]
@@ -326,8 +326,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def stated(text: str) -> str | None:
-    """The formula that a reply gives: what is boxed; else what follows the last "answer is". Else it is what follows
-    the last "so", "get" or "is" before a number or a formula; else the reply if it is no sentence; else None."""
+    """The formula that a reply gives: the content of its box; else the text behind the last "answer is". Else it is the text
+    behind the last "so", "get" or "is" before a number or a formula; else the reply if it is no sentence; else None."""
     if (found := boxed(text)) is not None:
         return found or None
     text = spaced(squeezed(text))

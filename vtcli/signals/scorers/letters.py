@@ -215,8 +215,8 @@ def _index(found: str) -> int:
 
 
 def _only_named(text: str, options: Sequence[str]) -> int | None:
-    """The only option whose text is in the reply, numbers by their value. An option within a longer one that is there
-    does not count, nor a number within another: 5 is not in ``-5``, ``1.5`` and ``5/6``."""
+    """The only option whose text is in the reply, numbers by their value. An option within a longer one does
+    not count, nor a number within another: 5 is not in ``-5``, ``1.5`` and ``5/6``."""
 
     def plain(part: str) -> str:
         return _NUMBER.sub(

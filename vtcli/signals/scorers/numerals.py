@@ -73,7 +73,7 @@ _STATED = re.compile(  # a number there, and no second one that is as good
 def read(text: str) -> Fraction | None:
     """The number of a reply, in digits or as words up to ninety-nine; None for none, or for several without a decision.
 
-    What is in the last ``\\boxed{}`` counts alone. ``1,200`` is one number, ``1 1/2`` and ``1½`` are three halves,
+    The content of the last ``\\boxed{}`` counts alone. ``1,200`` is one number, ``1 1/2`` and ``1½`` are three halves,
     ``- 5`` is -5, and the exponent of ``m^2`` is none. Of several, the one after the last "answer is", "so" or
     "total of" counts, else the only one outside brackets: ``5 (2 red + 3 blue)`` is 5. ``1/2`` is a half, ``12cm`` is
     12, "none" and "No cars." are 0. A number may touch Chinese, Japanese and Korean words: ``共有5个`` and ``共有五个``
@@ -180,7 +180,7 @@ def mean_relative_accuracy(given: Fraction, wanted: Fraction, *, kits: bool = Fa
 
 
 def relaxed_accuracy(sample: Sample, text: str) -> Grade:
-    """ChartQA's relaxed accuracy of the text as it is, or of what is in its box; full stops around it count."""
+    """ChartQA's relaxed accuracy of the text as it is, or of the content of its box; full stops around it count."""
     return Grade.of(any(relaxed(unboxed(text).strip(), answer.strip()) for answer in references(sample)))
 
 

@@ -1,4 +1,4 @@
-"""What a short answer claims: a quantity, a range or date or time of several parts, or a bound. Pure, linear.
+"""Shapes of short answers: a quantity, a range or date or time of several parts, or a bound. Pure, linear.
 
 The answer is read once into one of these shapes, and two answers are compared by shape and value. A text that has none
 of them (``2x + 1``, ``a red car``) is left to others.
@@ -468,7 +468,7 @@ def _times_agree(one: Parts, other: Parts) -> bool:
 
 
 def _hours(time: Parts) -> tuple[Fraction, ...]:
-    """Hours of the whole day where am or pm is said: 2:30 pm is 14:30."""
+    """Hours of the whole day where am or pm is stated: 2:30 pm is 14:30."""
     hours = time.numbers[0]
     if time.half:
         hours = hours % 12 + (12 if time.half == "p" else 0)

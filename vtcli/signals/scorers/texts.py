@@ -155,7 +155,7 @@ def exact(sample: Sample, text: str) -> Grade:
 
 
 def similar(sample: Sample, text: str) -> Grade:
-    """ANLS by its definition, of what is in the box if there is one; correct where a reference is met exactly."""
+    """ANLS by its definition, of the content of its box if it has one; correct where a reference is met exactly."""
     value = anls(unboxed(text), references(sample))
     return Grade(value, int(value == 1.0))
 

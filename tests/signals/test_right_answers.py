@@ -1,4 +1,4 @@
-"""Right and wrong answers, one a line of ``scores.jsonl``; readers that stay linear; math-verify's process."""
+"""Right and wrong answers, one a line of ``right_answers.jsonl``; readers that stay linear; math-verify's process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vtcli.signals import evidence, rules
 from vtcli.signals.scorers import formulas, letters, texts, yes_no
 from vtcli.signals.scorers.table import SCORERS
 
-TABLE = Path(__file__).with_name("scores.jsonl")
+TABLE = Path(__file__).with_name("right_answers.jsonl")
 
 
 def sample_of(rule: str, answer: str, question: str = "What is it?", **truth: Any) -> Sample:
