@@ -326,7 +326,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def stated(text: str) -> str | None:
-    """The formula that a reply gives: the content of its box; else the text behind the last "answer is". Else it is the text
+    """The formula that a reply gives: the content of its box; else the text behind the last "answer is"; else the text
     behind the last "so", "get" or "is" before a number or a formula; else the reply if it is no sentence; else None."""
     if (found := boxed(text)) is not None:
         return found or None
