@@ -43,6 +43,7 @@ _SIGNS = (
     (re.compile(r"\\([%#&])"), r"\1"),
 )
 _POWER = re.compile(r"[\u2070\u00b9\u00b2\u00b3\u2074-\u207b]+")
+_WHOLE_POWER = re.compile(r"\^\s?\{\s?([-+]?\d{1,3})\s?\}")
 _VULGAR = re.compile(r"[\u00bc-\u00be\u2150-\u215e]")
 _SIMPLE = r"\s?[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})\s?"
 _FRACTION = re.compile(rf"\\[dtc]?frac\s?(?:\{{({_SIMPLE})\}}\s?\{{({_SIMPLE})\}}|(\d)\s?(\d)|\{{(\d)\}}\s?(\d))")
@@ -121,7 +122,7 @@ def plain(text: str) -> str:
     A minus with a space behind it is a sign after ``=``, ``is``, a bracket or at the begin of a line, but not where
     several lines begin so: there it is a bullet.
     """
-    text = without_thousands(spaced(squeezed(text)))
+    text = _WHOLE_POWER.sub(r"^\1", without_thousands(spaced(squeezed(text))))
     text = unwrapped(_SPACES.sub(lambda m: "" if m[0] in ("\\!", "\\left", "\\right") else " ", text))
     text = _DEGREE.sub("\u00b0", text.translate(_DASHES))
     for pattern, sign in _SIGNS:
