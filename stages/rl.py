@@ -15,7 +15,7 @@ from vtcli import judging
 from vtcli.algo.advantages import group_mean, refuse_single
 from vtcli.algo.curriculum import locate, require_phases, round_indices
 from vtcli.algo.losses import LossConfig, refuse_wide_clip
-from vtcli.algo.monitor import why_no_update
+from vtcli.algo.monitor import refuse_banned_mass, why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop, refuse_equal_singles
@@ -120,6 +120,7 @@ class Config:
     compress_logs: bool = False  # trajectories.jsonl.zst in place of trajectories.jsonl
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
     max_unjudged: float = 0.05  # the same for trajectories that a judge was asked about and gave no verdict on
+    max_banned_mass: float = 0.01  # the same for the mean probability of markers that are never drawn
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     reference: bool = False  # keep the starting model for the KL term
     tasks: list[str] | None = None  # train on these only
@@ -152,7 +153,7 @@ class Config:
         refuse_equal_singles(self.select, self.group_size)
         refuse_early_stop(self.select, self.fill)
         refuse_wide_clip(self.loss)
-        shares(self, "max_broken", "max_unjudged")
+        shares(self, "max_broken", "max_unjudged", "max_banned_mass")
         read_card(self.env)
         self.backend.require_whole_rows(self.limits.max_tokens)
         if self.steps_ahead:
@@ -178,8 +179,8 @@ MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the p
 PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
 RUNTIME_KEYS = (  # what changes nothing that is learnt
     *("rl.data", "rl.checkpoint_keep", "rl.checkpoint_beside", "rl.keep_images", "rl.compress_logs", "engine"),
-    *("rl.max_broken", "rl.max_unjudged", "rl.allow_no_update", "rl.limits.timeout_s", "rl.parity"),
-    "rl.validate.benchmarks_in",
+    *("rl.max_broken", "rl.max_unjudged", "rl.max_banned_mass", "rl.allow_no_update"),
+    *("rl.limits.timeout_s", "rl.parity", "rl.validate.benchmarks_in"),
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
     *judging.RUNTIME_KEYS,
 )
@@ -252,6 +253,7 @@ class _Training:
         """Raises ``EngineError`` where so much went wrong in the rollouts of ``where`` that the rest says little."""
         refuse_broken(metrics["broken"], self.config.max_broken, rolled_out, "rl", where)
         self.measure.check(metrics.get("judge/unjudged"), self.config.max_unjudged, where)
+        refuse_banned_mass(metrics.get("banned_mass"), self.config.max_banned_mass, where)
 
     @contextmanager
     def started(self) -> Generator[None]:

@@ -16,11 +16,11 @@ from vtcli.algo import advantages
 from vtcli.algo.advantages import turn_level
 from vtcli.algo.curriculum import batch_indices, locate, require_phases, round_indices
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
-from vtcli.algo.monitor import credit_spread, describe
+from vtcli.algo.monitor import credit_spread, describe, refuse_banned_mass
 from vtcli.algo.pack import imitation_row
 from vtcli.algo.select import minibatches
 from vtcli.engines.learner.packing import batches
-from vtcli.errors import ConfigError, InputError
+from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.schema import Credit, Group, Scored, Signals, Stop, TrainRow
 
 
@@ -49,6 +49,10 @@ def test_group_mean_by_hand() -> None:
     assert group_mean(group(0.7)) == [(0.0,)]
     assert group_mean(group(0.7, None)) == [(0.0,), None]
     assert group_mean(group(0.1 + 0.2, 0.3, 0.3)) == [(0.0,)] * 3  # equal but for rounding
+    assert group_mean(group(0.1, 0.2, 0.3))[1] == (0.0,)  # at the mean, which is rounded
+    assert turn_level([Group(make_sample(), (by_turns(1, 0.1, 9.0), by_turns(1, 0.2, 9.0), by_turns(1, 0.3, 9.0)))])[0][
+        1
+    ] == (0.0, 0.0)
 
 
 def test_every_turn_gets_the_trajectorys_value() -> None:
@@ -335,6 +339,13 @@ def test_the_advantages_distribution() -> None:
     assert [found[f"advantage/{name}"] for name in ("p10", "p50", "p90")] == pytest.approx([-0.5, -0.5, 0.9])
     assert found["advantage/zero"] == pytest.approx(0.2)
     assert credit_spread([[None]]) == {}
+
+
+def test_a_model_that_wants_markers_ends_the_run() -> None:
+    for mass in (None, 0.0, 0.01):
+        refuse_banned_mass(mass, 0.01, "step 3")
+    with pytest.raises(EngineError, match=r"step 3: .* 1.20% .*rl.max_banned_mass=1.00%"):
+        refuse_banned_mass(0.012, 0.01, "step 3")
 
 
 def test_mini_batches_are_contiguous_parts_of_what_has_credit():

@@ -59,8 +59,7 @@ def test_learner_log_probabilities_are_those_of_a_plain_forward():
     model = tiny_model.reference()
     rows = tiny_model.rows()
     for row, found in zip(rows, learner(batch_tokens=400).logprobs(rows), strict=True):
-        logits = model(**tiny_model.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
-        expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
+        expected = tiny_model.expected(model, row).tolist()
         assert found == pytest.approx(expected, abs=1e-4)
 
 
@@ -80,8 +79,7 @@ def test_packed_rows_see_only_themselves():
     model = tiny_model.reference()
     rows = tiny_model.packed_rows()
     for row, found in zip(rows, learner(batch_tokens=4000).logprobs(rows), strict=True):
-        logits = model(**tiny_model.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
-        expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
+        expected = tiny_model.expected(model, row).tolist()
         assert found == pytest.approx(expected, abs=1e-5)
         assert learner().logprobs([row])[0] == pytest.approx(expected, abs=1e-5)
 

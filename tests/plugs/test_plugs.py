@@ -160,7 +160,7 @@ def test_an_environment_has_demonstrations(own: Path, home: Path) -> None:
 
 def test_a_recipe_trains_in_it_under_its_own_signal_reward_advantage_selection_and_loss(own: Path, home: Path) -> None:
     words = ["+recipe=mine", "scale=tiny", "rl.data=data:v1", "rl.model=base:v1", "rl.prompts_per_step=1"]
-    words += ["rl.group_size=2", "rl.limits.max_turn_tokens=12", "name=policy"]
+    words += ["rl.group_size=2", "rl.limits.max_turn_tokens=12", "rl.max_banned_mass=1", "name=policy"]
     artifact = rl.run(made(rl.Config, "rl", own, home, *words))
     found = list(records.read(artifact.path / "trajectories.jsonl", Scored))
     assert len(found) == 2

@@ -82,6 +82,18 @@ def test_zoom_threshold_is_reached_or_not():
     assert (at(0.7)["tool_global"], at(0.7)["tool_answer"]) == (0.0, 0.0)
 
 
+def test_a_crop_of_21_times_the_true_area_is_at_the_threshold_whatever_the_rounding():
+    tie = [{"tp": 0.1 * k, "fp": 0.1 * k * 21 - 0.1 * k, "fn": 0.0} for k in range(1, 40)]  # of fractional boxes
+    missed = [
+        areas
+        for areas in tie
+        if toolsrl.tool_reward(zoom_signals(zooms=[{"image": 1, "box": [], "areas": [areas]}])) != 1.0
+    ]
+    assert missed == []
+    more = [{"image": 1, "box": [], "areas": [{"tp": 100.0, "fp": 2000.1, "fn": 0.0}]}]
+    assert toolsrl.tool_reward(zoom_signals(zooms=more)) == 0.0
+
+
 def test_zoom_weights_reach_mod_f1():
     # w_fp 1: with a of image 1 200 / 1700; best is b of image 3: 100 / 200
     assert toolsrl.tool_reward(zoom_signals(), w_fp=1.0, zoom_threshold=None) == pytest.approx(0.5)

@@ -37,6 +37,7 @@ RL = [
         "rl.data=data:v1",
         "rl.prompts_per_step=2",
         "rl.group_size=2",
+        "rl.max_banned_mass=1",  # nothing has taught the model
         "+signals.sampled._target_=uneven.measure",
     ),
     f"rl.phases=[{{name:tools,steps:2,form:tool,reward:{REWARD}}}]",

@@ -155,7 +155,7 @@ def forward_and_backward(one: TrainRow, sizes: Qwen2_5_VLConfig, monkeypatch: An
     model.model.visual.merger.register_full_backward_pre_hook(lambda *_: end("text backward", "vision backward"))
     batch: PackedBatch = collate_packed(segments([one], tiny_model.family()), tiny_model.family(), "cpu", one_call=True)
     with mode, counted:
-        logprobs, _ = module(batch)
+        logprobs, *_ = module(batch)
         end("head", "head backward")
         logprobs.sum().backward()
     end("vision backward", "")

@@ -74,6 +74,7 @@ def run(home: Path, name: str, **changes: Any) -> Artifact:
         "limits": Limits(max_turns=2, max_tokens=1500, max_turn_tokens=12, max_images=6),
         "images": ImageLimits(56 * 56, 112 * 112),
         "optim": Optim(lr=1e-2),
+        "max_banned_mass": 1.0,  # nothing has taught the model
     }
     fields |= {"job": {"home": str(home), "name": name, "changes": str(changes)}} | changes
     return stage.run(stage.Config(**fields))

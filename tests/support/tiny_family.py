@@ -121,9 +121,14 @@ class TinyFamily:
         return AutoModelForImageTextToText.from_pretrained(self.family.folder).eval()
 
     def expected(self, model: Any, row: TrainRow) -> torch.Tensor:
-        """Log-probabilities of the row's trained tokens by a plain forward of the row alone."""
-        logits = model(**self.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
+        """Log-probabilities of the row's trained tokens by a plain forward of the row alone, without banned ids."""
+        logits = model(**self.inputs(row.token_ids, row.images)).logits[0].float()
+        logits = self.allowed(logits).log_softmax(-1)
         return torch.stack([logits[t - 1, row.token_ids[t]] for t, m in enumerate(row.mask) if m])
+
+    def allowed(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits of the distribution that tokens are drawn from: those of banned ids are minus infinity."""
+        return logits.index_fill(-1, torch.tensor(self.family.chat.banned_ids), float("-inf"))
 
     def changed(self) -> Any:
         """The same with other weights, the vision tower's, too: its features are cached."""
@@ -162,9 +167,9 @@ class TinyFamily:
         return model(**given).logits[0, len(request.token_ids) - 1 : -1].float()
 
     def check(self, model: Any, request: Request, completion: Completion) -> None:
-        """The log-probabilities are the model's at the temperature, before any id is banned."""
+        """The log-probabilities are the model's at the temperature, without banned ids."""
         scale = request.sampling.temperature or 1.0
-        expected = (self.logits(model, request, completion.token_ids) / scale).log_softmax(-1)
+        expected = (self.allowed(self.logits(model, request, completion.token_ids)) / scale).log_softmax(-1)
         found = [float(row[token]) for row, token in zip(expected, completion.token_ids, strict=True)]
         assert completion.logprobs == pytest.approx(found, abs=1e-4)
 

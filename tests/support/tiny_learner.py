@@ -53,7 +53,7 @@ def rl_rows(rows=None):
 
 def forward(made, rows):
     """Log-probabilities of the rows' trained tokens, with their graph."""
-    return made.module(*made.feed.forward([rows]))[0]
+    return made.module(*made.feed.forward([rows]), drawn=rows[0].logprobs is not None)[0]
 
 
 def broken(row):

@@ -128,6 +128,13 @@ def inputs(ids: Sequence[int], images: Sequence[ImageRef]) -> dict[str, Any]:
     return out
 
 
+def expected(plain: Any, row: TrainRow) -> torch.Tensor:
+    """Log-probabilities of a row's trained tokens by transformers' forward of the row alone, without banned ids."""
+    logits = plain(**inputs(row.token_ids, row.images)).logits[0].float()
+    logits = logits.index_fill(-1, torch.tensor(chat().banned_ids), float("-inf")).log_softmax(-1)
+    return torch.stack([logits[t - 1, row.token_ids[t]] for t, m in enumerate(row.mask) if m])
+
+
 def reference() -> Any:
     """Plain transformers, without what ``load_model`` changes."""
     return AutoModelForImageTextToText.from_pretrained(folder()).eval()

@@ -15,6 +15,10 @@ EPSILON = 1e-6
 """Keeps the division by a group's standard deviation finite, as in DeepSeekMath's released GRPO."""
 
 
+ROUNDING = 1e-9
+"""Difference below which two rewards, or a reward and a mean, are equal: rounding must not become a gradient."""
+
+
 EXCEEDED = frozenset({Stop.MAX_TURNS, Stop.MAX_TOKENS, Stop.MAX_IMAGES, Stop.MAX_TIME})
 """Trajectories that ran out of a budget (Mini-o3, arXiv 2509.07969, "over-turn masking")."""
 
@@ -59,7 +63,7 @@ def turn_level(
                         f"the reward gave per_turn of {len(early) + 1} values for {member.trajectory.id}, which has "
                         f"{len(credit)} turns of the policy; expected one for each"
                     )
-                own = [weight * (turn - mean) / divisor for turn in early]
+                own = [weight * _above(turn, mean) / divisor for turn in early]
                 values[i] = tuple(a + b for a, b in zip(credit, [*own, 0.0], strict=True))
     return out
 
@@ -93,12 +97,18 @@ def rewards(group: Group) -> list[float]:
 
 def group_std(group: Group) -> float:
     """Standard deviation (n - 1) of a group's rewards. Exactly 0 for fewer than two verdicts, and for rewards that
-    differ by rounding alone: rounding must not become a gradient."""
+    differ by rounding alone."""
     totals = rewards(group)
-    if len(totals) < 2 or max(totals) - min(totals) < 1e-9:
+    if len(totals) < 2 or max(totals) - min(totals) < ROUNDING:
         return 0.0
     mean = math.fsum(totals) / len(totals)
     return math.sqrt(math.fsum((t - mean) ** 2 for t in totals) / (len(totals) - 1))
+
+
+def _above(value: float, mean: float) -> float:
+    """``value`` - ``mean``. A member at the mean has exactly 0, which ``skip_zero_advantage`` leaves out."""
+    difference = value - mean
+    return difference if abs(difference) > ROUNDING else 0.0
 
 
 def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
@@ -115,7 +125,7 @@ def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
         if member.reward is None or (mask_exceeded and member.trajectory.stop in EXCEEDED):
             out.append(None)
             continue
-        value = 0.0 if equal else member.reward - mean
+        value = 0.0 if equal else _above(member.reward, mean)
         if std and not equal:
             value /= spread + EPSILON
         # One value per policy turn; ``pack`` spreads it over the turn's tokens.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from vtcli.algo.advantages import group_std, rewards
+from vtcli.errors import EngineError
 from vtcli.schema import Credit, Group, Scored, Stop, Trajectory
 
 
@@ -90,6 +91,20 @@ def why_no_update(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -
     of_all = f" (every reward was {equal.pop():g})" if len(equal) == 1 else ""
     ended = ", ".join(f"{end} {count}" for end, count in ends.most_common(3))
     return f"{ends.total()} rollouts: {', '.join(parts) or 'none'}{of_all}. They ended with: {ended or 'nothing'}."
+
+
+def refuse_banned_mass(mass: float | None, limit: float, where: str) -> None:
+    """Raises ``EngineError`` where the model gives more than ``limit`` of the probability to ids that are never drawn.
+
+    ``mass`` is the mean over the tokens that a step was learnt from; None where there were none.
+    """
+    if mass is not None and mass > limit:
+        raise EngineError(
+            f"{where}: the model gives {mass:.2%} of the probability to markers of turns and images, which are never "
+            f"drawn (banned_mass), and at most rl.max_banned_mass={limit:.2%} is accepted. The update leaves them out, "
+            "so it is right, but whatever samples the exported model without banning them gets such markers. Start "
+            "from a model that was taught by `vtcli sft`, lower rl.optim.lr, or raise rl.max_banned_mass."
+        )
 
 
 def _clipped(trajectory: Trajectory) -> bool:

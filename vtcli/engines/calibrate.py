@@ -139,7 +139,7 @@ def _learner(bench: _Bench, peak: float) -> dict[str, float]:
     def step(count: int) -> None:
         rows = [TrainRow(str(i), ids, mask, (bench.picture,)) for i in range(count)]
         parts = [[Segment(row, 0, len(ids), row.images) for row in rows]]  # nothing is shared
-        logprobs, _ = module(collate_packed(parts, bench.family, bench.device))
+        logprobs, *_ = module(collate_packed(parts, bench.family, bench.device))
         logprobs.sum().backward()
         bench.model.zero_grad()
 

@@ -1,7 +1,8 @@
 """Sampling of tokens: inverse CDF with one stream of uniforms per request, the same in every engine.
 
 A token depends on the logits and the request's seed alone, not on the rest of the batch. Two engines with equal logits
-draw equal tokens.
+draw equal tokens. ``log_distribution`` is the one definition of a token's log-probability: engines, the learner, its
+reference model and the parity check all mean that number.
 """
 
 from __future__ import annotations
@@ -73,9 +74,24 @@ def distributions(samplings: Sequence[Sampling], temperatures: Sequence[float], 
     return Distributions(scale, greedy, cuts)
 
 
+def log_distribution(logits: Tensor, scale: float | Tensor, banned: Tensor | None) -> Tensor:
+    """Log-probabilities (N, vocabulary) of the tokens that a policy draws: log softmax of ``logits`` over ``scale``,
+    a temperature or (N, 1), with the banned ids at minus infinity. Overwrites ``logits``, as they may be large.
+
+    Banned ids must not stay in the denominator. With B their mass, log p = log q + log(1 - B), so the gradient of p,
+    the distribution that includes them, raises B wherever rollouts are worse than their group; and as they are never
+    drawn, nothing ever lowers it again. What ``top_k``, ``top_p`` and ``min_p`` cut off does stay in
+    (docs/decisions/rollout.md). Demonstrations were drawn from nothing: for them ``banned`` is None.
+    """
+    logits.div_(scale)
+    if banned is not None:
+        logits.index_fill_(-1, banned, float("-inf"))
+    return logits.log_softmax(-1)
+
+
 def draw(logits: Tensor, how: Distributions, numbers: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (B, vocabulary) in fp32 → tokens (B,) that are allowed, and their log-probabilities (B,). The
-    log-probabilities are at the temperature, before ids are banned or cut off (docs/decisions/rollout.md).
+    """Logits (B, vocabulary) in fp32 → tokens (B,) that are allowed, and their log-probabilities (B,): those of
+    ``log_distribution``, computed from the sums that the draw needs anyway.
 
     ``numbers`` (B,) in fp64 are in [0, 1). A row's token does not depend on the other rows.
     """
@@ -95,14 +111,12 @@ def _draw(logits: Tensor, how: Distributions, numbers: Tensor, banned: Tensor, r
     room = room[: len(logits)]
     mass = room[:, : logits.shape[1]]
     scaled = torch.div(logits, how.scale[:, None], out=mass)
-    without = scaled.index_select(1, banned)
     scaled.index_fill_(1, banned, float("-inf"))
     top = scaled.amax(-1, keepdim=True)
     likeliest = None if how.greedy is None else scaled.argmax(-1)
     scaled.sub_(top).exp_()  # from here on probabilities of what is allowed, but for one factor
     sums = room.view(len(room), -1, WIDTH).sum(-1).double()  # (rows, blocks)
-    rest = (without - top).double().logsumexp(-1)  # what is banned keeps its share of the probability
-    whole = torch.logaddexp(sums.sum(-1).log(), rest) + top.squeeze(1)
+    whole = sums.sum(-1).log() + top.squeeze(1)  # of all that is allowed, before anything is cut off
     if how.cuts is not None:
         mass.masked_fill_(_cut_off(mass, how.cuts), 0.0)
         sums = room.view(len(room), -1, WIDTH).sum(-1).double()

@@ -1,5 +1,5 @@
 """A model folder against plain transformers: ids against its chat template, log-probabilities against its own forward
-pass, which counts positions and places images by itself."""
+pass under the same mask of banned ids, which counts positions and places images by itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from vtcli.algo.parity import NAMES, Dtype, Gaps, ParityBounds
+from vtcli.engines.drawing import log_distribution
 from vtcli.engines.probes import probe
 from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Family, PlainForward
@@ -64,6 +65,7 @@ def plain_gaps(
 
     model: Any = AutoModelForImageTextToText.from_pretrained(str(family.folder), dtype=dtype)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    banned = torch.tensor(family.chat.banned_ids, device=model.device)
     gaps: list[float] = []
     for row, values in zip(rows, known, strict=True):
         at = [place for place, trained in enumerate(row.mask) if trained]
@@ -72,8 +74,9 @@ def plain_gaps(
             for name, value in family.plain_inputs(row, view).items()
         }
         keep = torch.tensor([place - 1 for place in at], device=model.device)
-        logits = model(**inputs, logits_to_keep=keep).logits[0].float().log_softmax(-1)
-        said = logits.gather(1, torch.tensor([[row.token_ids[place]] for place in at], device=model.device))[:, 0]
+        logits = model(**inputs, logits_to_keep=keep).logits[0].float()
+        targets = torch.tensor([[row.token_ids[place]] for place in at], device=model.device)
+        said = log_distribution(logits, 1.0, banned).gather(1, targets)[:, 0]
         gaps += [ours - theirs for ours, theirs in zip(values, said.tolist(), strict=True)]
     return Gaps.of(gaps)
 

@@ -184,6 +184,9 @@ class PlainForward(Protocol):
     @property
     def folder(self) -> Path: ...
 
+    @property
+    def chat(self) -> Chat: ...
+
     def plain_inputs(self, row: TrainRow, view: View) -> Mapping[str, Tensor]:
         """The arguments of the model's ``forward`` for one row: ids, pixels and what else it takes, no positions."""
         ...

@@ -34,6 +34,9 @@ class Switches:
 
 SWITCHES = Switches()
 
+TIE = 1e-9
+"""Difference below which ModF1 counts as equal to its threshold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -147,7 +150,8 @@ def _zoom(found: Sequence[Mapping[str, Any]], scale: Scale) -> float:
     """The best ModF1 over the true boxes (Eq. 3): 1 where it reaches the threshold (figure 7; 4.1 says IoU), else 0.
     Without a threshold, the value itself."""
     best = max((geometry.mod_f1(geometry.Areas(**areas), scale.w_fp, scale.w_fn) for areas in found), default=0.0)
-    return best if scale.threshold is None else float(best >= scale.threshold)
+    # A crop of exactly 21 times the true area has ModF1 = 0.5, and areas of fractional boxes are rounded.
+    return best if scale.threshold is None else float(best >= scale.threshold - TIE)
 
 
 def answer_conditioned(signals: Signals, states: Mapping[int, float]) -> float:

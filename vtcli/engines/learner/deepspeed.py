@@ -57,9 +57,18 @@ class TokenLogprobs(nn.Module):
         self.temperature = temperature
         self.sharded = sharded  # ranks with and without images must ask for the same weights
         self.features = FrozenFeatures(family, view) if frozen(family, model) else None
+        self.banned: Tensor
+        self.register_buffer("banned", torch.tensor(family.chat.banned_ids, dtype=torch.long), persistent=False)
 
-    def forward(self, batch: PackedBatch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
+    def forward(
+        self, batch: PackedBatch, *, entropy: bool = False, drawn: bool = True
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked; the
+        mass (N,) of banned ids if the tokens were ``drawn``.
+
+        Drawn tokens are judged by the distribution that a policy draws from, which has no banned ids. Demonstrations
+        were not drawn: their likelihood is that of the whole vocabulary, which pushes banned ids down.
+        """
         packed = {"attention_mask": None, "layout": batch.layout}
         hidden = self.family.decoder(self.model)(
             **self._embedded(batch),
@@ -73,7 +82,8 @@ class TokenLogprobs(nn.Module):
         last = self.family.head(self.model)
         # The policy sampled from logits over its temperature, so the learner divides by the same.
         scale = self.temperature if batch.scales is None else batch.scales
-        return head.token_logprobs(last, before, batch.targets, scale, entropy=entropy)
+        banned = self.banned if drawn else None
+        return head.token_logprobs(last, before, batch.targets, scale, entropy=entropy, banned=banned)
 
     def _embedded(self, batch: PackedBatch) -> dict[str, Tensor]:
         """The decoder's inputs. Of sharded weights every rank passes the vision tower once, known images or not."""
@@ -252,18 +262,20 @@ class DeepSpeedLearner:
         return active_weights(self.module.model)
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
-        """Mean negative log-likelihood of the masked tokens of all ranks' rows, in nats per token."""
+        """Mean negative log-likelihood of the masked tokens of all ranks' rows, in nats per token. They count as
+        demonstrations: the whole vocabulary is in the denominator, as in the loss of imitated rows."""
         total, count = 0.0, 0
-        for _, logp in self._forwards(rows):
+        for _, logp in self._forwards(rows, drawn=False):
             total, count = total - float(logp.sum()), count + len(logp)
         totals, counts = zip(*gather((total, count)), strict=True)
         return sum(totals) / max(sum(counts), 1)
 
     def logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]:
-        """Log-probabilities of the masked tokens of every row, in the order of the rows, under the current weights."""
+        """Log-probabilities of the masked tokens of every row, in the order of the rows, under the current weights:
+        those of the distribution that a policy with these weights draws from."""
         out: dict[str, list[float]] = {}
         rows = _numbered(rows)
-        for packed, logp in self._forwards(rows):
+        for packed, logp in self._forwards(rows, drawn=True):
             values = iter(logp.tolist())
             out |= {row.id: list(islice(values, sum(row.mask))) for row in packed}
         return [out[row.id] for row in rows]
@@ -330,23 +342,27 @@ class DeepSpeedLearner:
         set_random_state(torch.load(folder / f"random-{self.rank}.pt", weights_only=False))  # a file of our own
 
     @torch.no_grad()
-    def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
+    def _forwards(self, rows: Sequence[TrainRow], *, drawn: bool) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
         """Forward passes of all rows: the rows of each as they were packed, and their trained tokens'
         log-probabilities. With sharded weights ranks run as often as the one with the most to do."""
         self._require_awake()
         chunks = batches(rows, self.backend.batch_tokens, self.family)
         idle = max(gather(len(chunks))) - len(chunks) if self.sharded else 0
         more = [[self._idle_row(rows, imitate=True)]] * idle
-        found = [(batch.rows, self.module(batch)[0]) for batch in self.feed.forward([*chunks, *more])]
+        packed = self.feed.forward([*chunks, *more])
+        found = [(batch.rows, self.module(batch, drawn=drawn)[0]) for batch in packed]
         return found[: len(chunks)]
 
     def _micro_loss(self, batch: MicroBatch, config: LossConfig, sums: StepSums) -> Tensor:
-        logp, entropy = self.engine(batch.packed, entropy=self.backend.entropy)  # (N,) each
+        drawn = batch.sampled is not None
+        logp, entropy, banned = self.engine(batch.packed, entropy=self.backend.entropy, drawn=drawn)  # (N,) each
         weight = batch.weight  # (N,); 0 in rows that only fill up
         real = (weight > 0).float()
         sums.add(tokens=real.sum(), nll=-(logp.detach() * real).sum())
         if entropy is not None:
-            sums.add(entropy=(entropy * real).sum())
+            sums.add(entropy_trained=(entropy * real).sum())
+        if banned is not None:
+            sums.add(banned_mass=(banned * real).sum())
         # Rows that no policy sampled are imitated: cross-entropy.
         if batch.sampled is None or batch.advantage is None:
             value = -(weight * logp).sum()
@@ -357,7 +373,7 @@ class DeepSpeedLearner:
         per_token = surrogate.loss
         if self.reference is not None and config.kl_coef > 0:
             with torch.no_grad():
-                reference, _ = self.reference(batch.packed)
+                reference, *_ = self.reference(batch.packed)
             kl = kl_estimate(logp, reference, config.kl)
             per_token = per_token + config.kl_coef * kl
             sums.add(kl=(kl.detach() * real).sum())
@@ -384,8 +400,8 @@ class DeepSpeedLearner:
         """A row of weight zero for a rank that has run out of micro-batches: all ranks must run backward together."""
         if rows:
             return replace(min(rows, key=lambda r: (len(r.token_ids), r.id)), id="")
-        zeros = None if imitate else (0.0, 0.0)
-        return TrainRow("", (0, 0), (0, 1), (), zeros, zeros)
+        zeros, end = None if imitate else (0.0, 0.0), self.family.chat.end_ids[0]
+        return TrainRow("", (end, end), (0, 1), (), zeros, zeros)  # a banned id would weigh 0 times minus infinity
 
     def _applied(self) -> dict[str, float]:
         """Counts of updates that DeepSpeed made or left out, ``updated`` and ``skipped``. From ZeRO stage 1 on it skips

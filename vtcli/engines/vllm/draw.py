@@ -1,6 +1,6 @@
 """Our drawing of tokens inside vLLM's sampler, so that a token and its log-probability mean what they mean elsewhere.
 
-vLLM's own sampling has no log-probabilities at a temperature before ids are banned, and draws others than we do. A
+vLLM's own sampling has no log-probabilities at a temperature before its cuts, and draws others than we do. A
 logits processor sees the logits first: it draws, and leaves of every row the drawn token alone, with its
 log-probability as its logit. vLLM's greedy choice then takes that token, and its ``processed_logits`` report the
 log-probability. vLLM loads this module by name (``vtcli.engines.vllm.draw:Draw``), also in processes of its own.
