@@ -53,7 +53,7 @@ from vtcli.runs.progress import StepBar, log_step, say_cut
 from vtcli.runs.questions import Questions, choose, require_forms
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
-from vtcli.runs.training_logs import TrainingLogs
+from vtcli.runs.training_logs import TrainingLogs, rollouts
 from vtcli.runs.updates import UpdateCount
 from vtcli.runs.validation import HeldOut, Validation, Validator
 from vtcli.sandbox.host.pool import PoolConfig
@@ -346,6 +346,7 @@ def _train(run: _Training) -> None:
             metrics["time/step_s"] = time.perf_counter() - begin
             if rank == 0:
                 log_step(run.stage.tracker, run.logs.metrics, metrics, step, phase.name)
+                run.stage.tracker.rollouts(rollouts(batch.scored, run.images), step)
             run.check(metrics, rolled_out, f"step {step} ({trajectories})")
 
             # Validate the weights after the update. Nothing of it reaches the training.

@@ -82,10 +82,12 @@ def test_ranks_end_with_one_another_and_with_their_command(tmp_path: Path) -> No
     def begun() -> tuple[subprocess.Popen[str], list[int]]:
         process = vtcli(*sft)
         assert process.stdout is not None
+        lines: list[str] = []
         for line in process.stdout:
+            lines.append(line)
             if re.match(r"sft \d+/", line):
                 return process, children(process.pid)
-        raise AssertionError(f"ended with {process.wait()}")
+        raise AssertionError(f"ended with {process.wait()}: {''.join(lines)}")
 
     assert vtcli("synth", "name=demos", "synth.demos.validation=0", *DEMOS).wait() == 0
     sft = ["sft", "data=demos@latest", "sft.epochs=60", "sft.rows_per_step=4", "sft.first.epochs=0", "launch.ranks=2"]

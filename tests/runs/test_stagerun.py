@@ -276,7 +276,7 @@ def test_settings_come_from_the_composed_configuration(tmp_path: Path) -> None:
     }
     made = RunSettings.of(job, "charts")
     assert (made.name, made.home, made.seed, made.reuse) == ("charts", tmp_path, 5, False)
-    assert isinstance(made.tracker(track.Context(tmp_path, "rl", "p")), track.NullTracker)
+    assert made.tracker(track.Context(tmp_path, "rl", "p")).run_id is None
     with pytest.raises(ConfigError, match="mlfow"):
         RunSettings.of(job | {"tracker": {"_target_": "vtcli.runs.track.mlfow"}}, "charts")
     for name in ("a/b", ""):

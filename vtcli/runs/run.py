@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from vtcli.config.binding import SECTION_OF, KeyProblem, bind
+from vtcli.config.binding import SECTION_OF, TARGET, KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, within
 from vtcli.config.commandline import overrides
 from vtcli.errors import InputError
@@ -94,8 +95,20 @@ class RunSettings:
             home=Path(str(home)),
             seed=seed,
             reuse=bool(job.get("reuse", True)),
-            tracker=bind(node, "tracker") if isinstance(node, Mapping) else track.null,
+            tracker=_trackers(node),
         )
+
+
+def _trackers(node: Any) -> Callable[[track.Context], Tracker]:
+    """The makers of all trackers of the section ``tracker``: nodes by name, and one of the user's that has none."""
+    if not isinstance(node, Mapping) or not node:
+        return track.null
+    section = cast("Mapping[str, Any]", node)
+    named = {name: each for name, each in section.items() if isinstance(each, Mapping) and TARGET in each}
+    makers = {name: bind(each, f"tracker.{name}") for name, each in named.items()}
+    if TARGET in section:
+        makers["own"] = bind({key: value for key, value in section.items() if key not in named}, "tracker")
+    return partial(track.SeveralTrackers, makers=makers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Trackers of parameters, metrics and links between runs: MLflow, the console, or none. Never raises into a run.
+"""Trackers of parameters, metrics and links between runs: MLflow, the console, none, or several at once. They never
+raise into a run. W&B and TensorBoard have files of their own beside this one.
 
 MLflow: ``sqlite:///<home>/mlflow.db`` unless ``MLFLOW_TRACKING_URI`` is set; ``MLFLOW_EXPERIMENT_NAME`` names the
 experiment (else "vtcli") and ``MLFLOW_RUN_ID`` attaches to a run. A fresh database is made by one process at a time,
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Facts of a run for its tracker. ``run_id`` is the MLflow run of an earlier, interrupted attempt."""
+    """Facts of a run for its tracker. ``run_id`` is the tracker's run of an earlier, interrupted attempt."""
 
     home: Path
     stage: str
@@ -104,11 +105,102 @@ class NullTracker:
     def tags(self, values: Mapping[str, str]) -> None:
         """Dropped."""
 
+    def rollouts(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Dropped."""
+
     def file(self, path: str) -> None:
         """Dropped."""
 
     def close(self, status: str = "FINISHED") -> None:
         """Does nothing."""
+
+
+class QuietTracker(NullTracker):
+    """Base of trackers over a service's own library: any error of it is a warning, and a service that fails again and
+    again is left alone for the rest of the run."""
+
+    service: str
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def attempt(self, doing: str, work: Callable[[], Any]) -> None:
+        """Calls ``work`` unless the service was given up."""
+        if self._failures >= MAX_FAILURES:
+            return
+        try:
+            work()
+        except Exception as error:  # a library may fail in its own way, and none may end a run
+            self._failures = self._failures + 1 if self.run_id is not None else MAX_FAILURES
+            given_up = " The run goes on without it." if self._failures >= MAX_FAILURES else ""
+            _log.warning("%s: cannot %s (%s).%s", self.service, doing, _brief(error), given_up)
+
+
+class SeveralTrackers:
+    """Several trackers at once, each by the name of its configuration. ``run_id`` is ``mlflow:ID wandb:ID``, and the
+    bare id where one of them has any."""
+
+    def __init__(self, context: Context, makers: Mapping[str, Callable[[Context], Tracker]]) -> None:
+        earlier = run_ids(context.run_id, tuple(makers))
+        self._of: dict[str, Tracker] = {}
+        try:
+            for name, make in makers.items():
+                self._of[name] = make(replace(context, run_id=earlier.get(name)))
+        except BaseException:  # an interrupt, or a package that is missing
+            self.close("KILLED")
+            raise
+        ids = {name: tracker.run_id for name, tracker in self._of.items() if tracker.run_id}
+        several = " ".join(f"{name}:{run_id}" for name, run_id in ids.items())
+        self.run_id: str | None = several if len(ids) > 1 else next(iter(ids.values()), None)
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Passed on to each."""
+        for tracker in self._of.values():
+            tracker.params(values)
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Passed on to each."""
+        for tracker in self._of.values():
+            tracker.metrics(values, step)
+
+    def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
+        """Passed on to each."""
+        for tracker in self._of.values():
+            tracker.inputs(artifacts, context)
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Passed on to each."""
+        for tracker in self._of.values():
+            tracker.tags(values)
+
+    def rollouts(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Passed on to each that shows trajectories; one from outside need not."""
+        for tracker in self._of.values():
+            if hasattr(tracker, "rollouts"):
+                tracker.rollouts(rows, step)
+
+    def file(self, path: str) -> None:
+        """Passed on to each."""
+        for tracker in self._of.values():
+            tracker.file(path)
+
+    def close(self, status: str = "FINISHED") -> None:
+        """Passed on to each."""
+        for tracker in self._of.values():
+            tracker.close(status)
+
+
+def run_ids(text: str | None, names: Sequence[str]) -> dict[str, str]:
+    """The run of each tracker, from what ``SeveralTrackers.run_id`` wrote; a bare id is the first one's.
+
+    >>> run_ids("mlflow:a1 wandb:b2", ["mlflow", "wandb"]), run_ids("a1", ["mlflow", "console"])
+    ({'mlflow': 'a1', 'wandb': 'b2'}, {'mlflow': 'a1'})
+    """
+    if not text:
+        return {}
+    if " " not in text:
+        return dict.fromkeys(names[:1], text)
+    return dict(each.split(":", 1) for each in text.split())
 
 
 class ConsoleTracker(NullTracker):
@@ -194,6 +286,9 @@ class MlflowTracker:
     def tags(self, values: Mapping[str, str]) -> None:
         """Set or replaced."""
         self._quietly("set tags", lambda: self._tags(values))
+
+    def rollouts(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Dropped: the artifact holds all trajectories, and ``vtcli view`` shows them."""
 
     def file(self, path: str) -> None:
         """Copied among the run's artifacts."""

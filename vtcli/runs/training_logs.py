@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vtcli.runs import validation
+from vtcli.schema import Scored
 from vtcli.store.checkpoints import Checkpoints
+from vtcli.store.images import ImageStore
 from vtcli.store.retention import Retention
+
+SHOWN = 4
+"""Trajectories of a step that a tracker gets; the log has all of them."""
+
+SHOWN_CHARS = 2000
+"""Of each text."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +48,23 @@ class TrainingLogs:
         for path in [self.metrics, *sorted(self.work.glob("trajectories*.jsonl*"))]:
             shutil.copyfile(path, target / path.name)
         validation.collect(self.work, target)
+
+
+def rollouts(scored: Sequence[Scored], images: ImageStore) -> list[dict[str, Any]]:
+    """Rows of a tracker's table: some trajectories of a step, evenly spread over its groups, with their last image."""
+    rows: list[dict[str, Any]] = []
+    for each in scored[:: max(1, len(scored) // SHOWN)][:SHOWN]:
+        trajectory = each.trajectory
+        text = "\n".join(turn.text for turn in trajectory.policy_turns)
+        rows.append(
+            {
+                "id": trajectory.id,
+                "question": trajectory.sample.question[:SHOWN_CHARS],
+                "text": text[:SHOWN_CHARS],
+                "answer": (trajectory.answer or "")[:SHOWN_CHARS],
+                "reward": each.reward,
+                "stop": trajectory.stop.value,
+                **({"image": images.path(trajectory.images[-1].view)} if trajectory.images else {"image": ""}),
+            }
+        )
+    return rows
