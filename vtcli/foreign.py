@@ -1,4 +1,8 @@
-"""Text from outside: JSON of a bounded depth, and the only way for a text to reach a terminal."""
+"""Text from outside: JSON of a bounded depth, parts between marks, and the only way for a text to reach a terminal.
+
+A policy, a judge, a client or a row wrote it. What reads it takes time in proportion to its length, and no pattern in
+this package has two quantifiers that may share the same characters, nor ``.*?`` behind a mark that may come again.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,12 @@ _STEERING = dict.fromkeys(
 )
 
 
-def load_json(text: str | bytes | bytearray, **options: Any) -> Any:
-    """Parses JSON that is nested at most ``MAX_DEPTH`` levels. ``options`` are those of ``json.loads``.
+class DepthError(ValueError):
+    """JSON that is nested too deep."""
+
+
+def load_json(text: str | bytes | bytearray, max_depth: int = MAX_DEPTH, **options: Any) -> Any:
+    """Parses JSON that is nested at most ``max_depth`` levels. ``options`` are those of ``json.loads``.
 
     Raises:
         ValueError: no JSON, nested more deeply, or an integer of more than 4300 digits.
@@ -30,23 +38,37 @@ def load_json(text: str | bytes | bytearray, **options: Any) -> Any:
     try:
         value: Any = json.loads(text, **options)
     except RecursionError:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from None
+        raise DepthError(f"it is nested more than {max_depth} levels deep") from None
     opening = (b"[", b"{") if isinstance(text, (bytes, bytearray)) else ("[", "{")
-    if sum(cast("Any", text).count(mark) for mark in opening) > MAX_DEPTH and _deeper(value):
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    if sum(cast("Any", text).count(mark) for mark in opening) > max_depth and _deeper(value, max_depth):
+        raise DepthError(f"it is nested more than {max_depth} levels deep")
     return value
 
 
-def _deeper(value: Any) -> bool:
+def _deeper(value: Any, max_depth: int) -> bool:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(max_depth):
         level = [
             child
             for item in level
             if isinstance(item, (list, dict, tuple))
             for child in (cast("dict[Any, Any]", item).values() if isinstance(item, dict) else cast("list[Any]", item))
         ]
-    return bool(level)
+    return any(isinstance(item, (list, dict, tuple)) for item in level)
+
+
+def between(text: str, start: str, end: str) -> list[str]:
+    """The text cut at each ``start`` and the first ``end`` after it: what is outside at even places, what is inside at
+    odd ones. A ``start`` without an ``end`` is text like any other.
+
+    >>> between("a<b>c</b>d<b>", "<b>", "</b>")
+    ['a', 'c', 'd<b>']
+    """
+    found, at = list[str](), 0
+    while (begin := text.find(start, at)) >= 0 and (stop := text.find(end, begin + len(start))) >= 0:
+        found += [text[at:begin], text[begin + len(start) : stop]]
+        at = stop + len(end)
+    return [*found, text[at:]]
 
 
 def visible(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
+from PIL.PngImagePlugin import PngImageFile, PngInfo
 from qwen_views import sizing
 
 from vtcli.errors import InputError
@@ -124,6 +124,23 @@ def test_sizes_are_those_of_the_upright_image_wherever_its_orientation_stands(
     ref = store.add_encoded(data, "x")
     assert (ref.width, ref.height) == (20, 40)
     assert store.full(ref).shape == (40, 20, 3)
+
+
+def test_sizes_are_read_without_decoding_a_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow decodes a whole PNG on its way to an orientation that stands behind the pixels."""
+    png = _bytes(Image.new("L", (40, 20)), format="PNG")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    body = b"eXIf" + exif.tobytes()[6:]
+    chunk = (len(body) - 4).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+    end = png.index(b"IEND") - 4
+    behind = png[:end] + chunk + png[end:]
+    assert images.decode(behind, "here").shape == (40, 20, 3)
+    decoded: list[tuple[int, int]] = []
+    load = PngImageFile.load
+    monkeypatch.setattr(PngImageFile, "load", lambda image: (decoded.append(image.size), load(image))[1])
+    assert images.size(behind, "here") == (20, 40)
+    assert max(decoded, default=(1, 1)) == (1, 1)
 
 
 def test_exif_orientation_is_applied() -> None:

@@ -7,7 +7,6 @@ import base64
 import binascii
 import csv
 import hashlib
-import json
 import math
 import os
 import sys
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 
 from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.errors import InputError
+from vtcli.foreign import load_json
 
 KEY = "__key__"
 """Column with the key of a row in an object of rows."""
@@ -93,7 +93,7 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     if path.suffix == ".jsonl":
         whole: Any = [_json_line(line, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     else:
-        read: Any = json.loads(text)
+        read: Any = load_json(text)
         whole = _objects(cast("Mapping[str, Any]", read)) if isinstance(read, dict) else read
     if not isinstance(whole, list):
         raise ValueError("expected a list of rows, or an object")
@@ -105,7 +105,7 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _json_line(line: str, number: int) -> Any:
     try:
-        return json.loads(line)
+        return load_json(line)
     except ValueError as error:
         raise ValueError(f"line {number} of the file: {error}") from None
 

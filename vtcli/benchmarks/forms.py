@@ -17,8 +17,8 @@ FILE = "__file__"
 
 Row = Mapping[str, Any]
 
-_INLINE = re.compile(r"^\s*\(?([A-Z])[.)]\s*(.+?)\s*$", re.MULTILINE)
-_BEHIND = re.compile(r"(?:^|[;,\n])\s*([A-H])[.:)]\s*")
+_INLINE = re.compile(r"^[^\S\n]*\(?([A-Z])[.)]\s*+(\S.*)", re.MULTILINE)
+_BEHIND = re.compile(r"(?:^|[;,\n])[^\S\n]*([A-H])[.:)]\s*+")
 
 # CharXiv's questions by template (arXiv 2406.18521, its constants.py), each with its hint in our words.
 _AXIS = "Answer with what is written there, without units or scales that stand elsewhere"
@@ -78,7 +78,7 @@ def inline_options(row: Row) -> list[Row]:
     """V* as its authors and lmms-lab have it: the options are lines ``(A) …`` of ``text``, the answer is ``label``."""
     options = _INLINE.findall(str(row["text"]))
     question = _INLINE.split(str(row["text"]))[0].strip()
-    return [{**row, "question": question, "options": [text for _, text in options], "answer": row["label"]}]
+    return [{**row, "question": question, "options": [text.strip() for _, text in options], "answer": row["label"]}]
 
 
 def vstar_folder(row: Row) -> list[Row]:

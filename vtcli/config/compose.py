@@ -484,7 +484,7 @@ def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:
 
 def _set_in(message: str, origins: Mapping[str, str]) -> list[str]:
     """A line for every key that a message names: where its value was set."""
-    named = dict.fromkeys(re.findall(r"\w+(?:\.\w+)+", message))
+    named = dict.fromkeys(re.findall(r"\b\w++(?:\.\w++)++", message))
     return [f"  {key} is set in {origins[key]}" for key in named if key in origins]
 
 
@@ -518,7 +518,9 @@ def _readable_errors() -> Generator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
         said = f"{str(error).strip()}{cause}"
-        if found := re.match(r"(?s)Error merging override (?:\+\+)?(.+) \(Cannot .+object_type=(dict|list)", said):
+        if found := re.match(
+            r"(?s)Error merging override (?:\+\+)?((?:(?! \(Cannot ).)++) \(Cannot .+object_type=(dict|list)", said
+        ):
             expected = "a section {key: value, …}" if found[2] == "dict" else "a list [a, b, …]"
             raise ConfigError(f"{found[1]}: expected {expected}.") from error
         raise ConfigError(said) from error

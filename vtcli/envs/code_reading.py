@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from vtcli.envs.code_protocol import Reading
 from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.foreign import between
 from vtcli.protocols import DecodedTurn
 from vtcli.schema import Call
 from vtcli.signals.scorers.texts import boxed
@@ -43,18 +44,8 @@ def split(text: str, start: str, end: str) -> tuple[list[str], str]:
     The first end counts, also inside a string of the code: sampling stops there. The regular expressions of DeepEyes,
     CodeV and PyVision do the same.
     """
-    blocks: list[str] = []
-    kept: list[str] = []
-    at = 0
-    while (begin := text.find(start, at)) >= 0:
-        inside = begin + len(start)
-        stop = text.find(end, inside)
-        if stop < 0:
-            break
-        kept.append(text[at:begin])
-        blocks.append(text[inside:stop])
-        at = stop + len(end)
-    return blocks, "".join([*kept, text[at:]])
+    parts = between(text, start, end)
+    return parts[1::2], "".join(parts[::2])
 
 
 def unfenced(block: str) -> str:

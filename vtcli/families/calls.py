@@ -11,9 +11,13 @@ import math
 import re
 from typing import Any, cast
 
+from vtcli.foreign import DepthError, load_json
 from vtcli.schema import Call, Json
 
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+
+MAX_DEPTH = 32
+"""Levels of a call's JSON: a record that holds it has to stay readable itself."""
 
 MAX_INTEGER = 2**53
 """Whole numbers beyond it are no pixel coordinates and do not survive every JSON reader."""
@@ -50,7 +54,7 @@ def _read(raw: str, closed: bool) -> Call:
         return Call(raw=raw, problem="the call has no closing </tool_call>")
     try:
         payload = _loads(raw)
-    except RecursionError:
+    except DepthError:
         return Call(raw=raw, problem="the JSON is nested too deep")
     except ValueError as error:
         detail = str(error) if isinstance(error, _NumberError) else "the call is not valid JSON"
@@ -68,7 +72,7 @@ def _check(raw: str, payload: Json) -> Call:
     if isinstance(arguments, str):  # OpenAI's wire format carries the arguments as a JSON string
         try:
             arguments = _loads(arguments)
-        except (ValueError, RecursionError):
+        except ValueError:
             return Call(raw=raw, name=name, problem='"arguments" is not valid JSON')
     if not isinstance(arguments, dict):
         return Call(raw=raw, name=name, problem='"arguments" must be a JSON object')
@@ -98,6 +102,6 @@ def _constant(text: str) -> Any:
 
 def _loads(text: str) -> Json:
     """Strict JSON: finite numbers only, and text that can be written as UTF-8 (no lone surrogates)."""
-    payload = json.loads(text, parse_int=_integer, parse_float=_float, parse_constant=_constant)
+    payload = load_json(text, MAX_DEPTH, parse_int=_integer, parse_float=_float, parse_constant=_constant)
     json.dumps(payload, ensure_ascii=False).encode("utf-8")  # UnicodeEncodeError is a ValueError
     return payload

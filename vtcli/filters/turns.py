@@ -13,6 +13,7 @@ from vtcli.filters.demonstrations import OBSERVATION_TAGS
 from vtcli.filters.facts import DemoMessage, DemoMessages, RowFacts
 from vtcli.filters.numbers import NumberOf, measured_by
 from vtcli.filters.words import words
+from vtcli.foreign import between
 
 FAILURE = (
     r"\A\W*error\b(?!:? *[-+]?\d)|^Traceback \(most recent call last\)"
@@ -122,7 +123,10 @@ def _own_script(texts: Sequence[DemoMessage]) -> tuple[str, float] | None:
     """The script of the question, and its share of the letters of the policy's turns; None without letters."""
     asked = next((message["content"] for message in texts if message["role"] == "user"), "")
     wanted = scripts(asked).most_common(1)
-    found = scripts(re.sub(r"(?s)<(code|tool_call)>.*?</\1>|```.*?```", " ", "\n".join(said(texts))))
+    text = "\n".join(said(texts))
+    for start, end in (("<code>", "</code>"), ("<tool_call>", "</tool_call>"), ("```", "```")):
+        text = " ".join(between(text, start, end)[::2])
+    found = scripts(text)
     return (wanted[0][0], found[wanted[0][0]] / found.total()) if wanted and found else None
 
 
@@ -166,7 +170,7 @@ def form(rows: Sequence[RowFacts], *, messages: DemoMessages, answered: bool = T
                 return f"turn {number} writes an observation itself: {tag}"
         if any("<answer>" in text for text in turns[:-1]):
             return "it answers before its last turn"
-        found = re.findall(r"(?s)<answer>(.*?)</answer>", turns[-1])
+        found = between(turns[-1], "<answer>", "</answer>")[1::2]
         if len(found) > 1 or (answered and not found):
             return f"its last turn has {len(found)} answers"
         return "its answer is empty" if found and not found[0].strip() else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import json
 import os
 import random
 import re
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from vtcli.errors import ConfigError, EngineError
+from vtcli.foreign import load_json
 
 LONGEST_PAUSE_S = 30.0
 """The longest pause between two attempts, whatever ``Retry-After`` says."""
@@ -176,7 +176,7 @@ class Endpoint:
         """The text of a completion. What the server counted is kept also where there is no text: it is paid for."""
         counted = dict[str, Any]()
         try:
-            value: Any = json.loads(data[:MAX_REPLY_BYTES])
+            value: Any = load_json(data[:MAX_REPLY_BYTES])
             counted = cast("dict[str, Any]", value["usage"]) if isinstance(value.get("usage"), dict) else counted
             choice = cast("dict[str, Any]", cast("list[Any]", value["choices"])[0])
             message, finish = cast("dict[str, Any]", choice["message"]), str(choice.get("finish_reason") or "")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from typing import Any, cast
 
+from vtcli.foreign import load_json
 from vtcli.protocols import Ruling
 
 KEY = "score"
-_FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*?)\n?[ \t]*```\Z", re.S)
+FENCE = "```"
+
+MAX_CHARS = 10_000
+"""Characters of a reply after its thoughts; a score needs no more."""
 
 
 def read_score(text: str, scale: Sequence[float]) -> Ruling:
@@ -19,10 +21,11 @@ def read_score(text: str, scale: Sequence[float]) -> Ruling:
     said = text.rpartition("</think>")[2].strip()  # where a server leaves thoughts, or their end alone, in the reply
     if not said:
         return Ruling(None, "the reply is empty")
-    fenced = _FENCE.match(said)
+    if len(said) > MAX_CHARS:
+        return Ruling(None, f"the reply has {len(said)} characters, more than {MAX_CHARS}: {shown(said)}")
     try:
-        found: Any = json.loads(fenced.group(1) if fenced else said, object_pairs_hook=_pairs)
-    except (ValueError, RecursionError):
+        found: Any = load_json(_unfenced(said), object_pairs_hook=_pairs)
+    except ValueError:
         kind = "HTML" if said[:1] == "<" else "not one JSON object"
         return Ruling(None, f"the reply is {kind}: {shown(said)}")
     if not isinstance(found, _Object):
@@ -35,6 +38,14 @@ def read_score(text: str, scale: Sequence[float]) -> Ruling:
     if type(score) not in (int, float) or score not in scale:
         return Ruling(None, f"the score is outside the scale: {shown(said)}")
     return Ruling(float(score), said)
+
+
+def _unfenced(text: str) -> str:
+    """The text inside the one Markdown fence around it; as it is without a fence."""
+    first, broken, body = text.partition("\n")
+    if not broken or first.rstrip(" \t") not in (FENCE, f"{FENCE}json") or not body.endswith(FENCE):
+        return text
+    return body.removesuffix(FENCE)
 
 
 def shown(text: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from vtcli.foreign import load_json
 from vtcli.store import disk
 
 
@@ -72,7 +73,7 @@ class Verdicts:
 def _entry(line: bytes) -> tuple[str, float] | None:
     """The key and score of a line; None for a blank or torn one."""
     try:
-        value: Any = json.loads(line)
+        value: Any = load_json(line)
     except ValueError:
         return None
     if not isinstance(value, dict):

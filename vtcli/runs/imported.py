@@ -27,6 +27,7 @@ from vtcli.data.importers.problems import BadRow, BadRows, Place, RowProblem
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.thoughts import outside
+from vtcli.foreign import between
 from vtcli.geometry import Box
 from vtcli.protocols import DecodedTurn, Pixels
 from vtcli.rollout.loop import GroupRequest
@@ -48,9 +49,8 @@ from vtcli.signals.scorers.letters import lettered
 from vtcli.store.images import ImageStore
 
 SPLIT = "test"
-_OPTION = re.compile(r"^\s*\(?([A-Z])[).:]\s*(\S.*?)\s*$", re.MULTILINE)
+_OPTION = re.compile(r"^[^\S\n]*\(?([A-Z])[).:]\s*+(\S.*)", re.MULTILINE)
 _FAILED = re.compile(r"\berror\b|traceback|exception", re.IGNORECASE)
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _question(row: Mapping[str, Any], mapping: RowMapping, strip: Sequence[str])
 
 def _lettered(item: Item) -> Item:
     """The row; lettered options that its question shows are its choices."""
-    options = [match[2] for n, match in enumerate(_OPTION.finditer(item.question)) if match[1] == chr(65 + n)]
+    options = [match[2].strip() for n, match in enumerate(_OPTION.finditer(item.question)) if match[1] == chr(65 + n)]
     if "choices" in item.truth or len(options) < 2 or not lettered(item.question, options):
         return item
     return replace(item, truth={**item.truth, "rule": "choices", "choices": options})
@@ -274,7 +274,7 @@ def _ended(sample: Sample, refs: tuple[ImageRef, ...], turns: Sequence[Turn]) ->
     if not isinstance(last, PolicyTurn) or last.calls:
         return Trajectory(sample.id, sample, (), refs, tuple(turns), Stop.MAX_TURNS, 0)
     if last.answer is None:
-        last = replace(last, answer=_THOUGHT.sub("", last.text).strip() or None)
+        last = replace(last, answer="".join(between(last.text, "<think>", "</think>")[::2]).strip() or None)
     return Trajectory(sample.id, sample, (), refs, (*turns[:-1], last), Stop.ANSWERED, 0)
 
 

@@ -70,7 +70,7 @@ def first_host(nodes: str) -> str:
     ('gpu03', 'rack1-2n01')
     """
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
-    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first.group() if first else nodes)
+    return re.sub(r"\[(\d++)[^\]]*+\]", r"\1", first.group() if first else nodes)
 
 
 def tasks_of_nodes(listed: str) -> list[int]:

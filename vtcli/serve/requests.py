@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from vtcli.config.bounds import OutOfBounds, at_least
+from vtcli.foreign import load_json
 from vtcli.serve.hosts import is_allowed, is_host
 
 Format = Literal["answer", "text", "boxed", "full"]
@@ -123,8 +124,8 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
     if sum(map(body.count, (b",", b"[", b"{"))) > limits.max_chars + MAX_PARTS:
         raise RequestError(400, "the body has too many parts")
     try:
-        value: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        value: Any = load_json(body)
+    except ValueError as error:
         raise RequestError(400, f"the body is no JSON: {str(error)[:200]}") from None
     if not isinstance(value, dict):
         raise RequestError(400, "the body must be a JSON object")

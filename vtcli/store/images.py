@@ -116,20 +116,34 @@ def _upright(image: Image.Image, data: bytes, where: str) -> tuple[int, int]:
     if image.format == "TIFF" or not _may_be_turned(image, data):  # Pillow gives the upright sizes of a TIFF itself
         return image.width, image.height
     try:
-        sideways = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+        described = _without_pixels(data) if image.format == "PNG" else image
+        sideways = described.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
     except Exception as error:  # as in decode
         raise _undecodable(where, error) from error
     return (image.height, image.width) if sideways else (image.width, image.height)
 
 
 def _may_be_turned(image: Image.Image, data: bytes) -> bool:
-    """False for a PNG without any of the chunks that tell an orientation. They may come last, so that reading them
-    would decode all of it."""
+    """False for a PNG without any of the chunks that tell an orientation."""
     return image.format != "PNG" or any(chunk in data for chunk in _ORIENTED)
 
 
 _ORIENTED = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 """Names of a PNG's chunk and texts in which Pillow looks for an orientation."""
+
+
+def _without_pixels(png: bytes) -> Image.Image:
+    """One pixel with the orientation and the texts of a PNG. They may stand behind its pixels, all of which Pillow
+    decodes on the way to them."""
+    dot = encode_png(np.zeros((1, 1, 3), dtype=np.uint8))
+    at, kept = 8, list[bytes]()  # behind the signature; a chunk is its length, its name, its data and a checksum
+    while at + 12 <= len(png) and (name := png[at + 4 : at + 8]) != b"IEND":
+        end = at + 12 + int.from_bytes(png[at : at + 4], "big")
+        if name in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"):
+            kept.append(png[at:end])
+        at = end
+    begin = dot.index(b"IDAT") - 4
+    return Image.open(io.BytesIO(dot[:begin] + b"".join(kept) + dot[begin:]), formats=("PNG",))
 
 
 def check(data: bytes, where: str) -> None:

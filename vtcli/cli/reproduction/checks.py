@@ -126,7 +126,7 @@ class DryRun:
                 said = f"{self.asked.data}: its first rows are not there after {DATA_TIMEOUT_S:.0f} s; "
                 return CheckResult("data", False, f"{said}`{step.line({})} --preview 3` shows how far they come")
         last = (done.stderr.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
-        counts = re.search(r"(\d+) rows, (\d+) of them bad", last)
+        counts = re.search(r"(?<!\d)(\d++) rows, (\d++) of them bad", last)
         if done.returncode or counts is None:
             return CheckResult("data", False, f"{self.asked.data}: {last}")
         rows, bad = map(int, counts.groups())

@@ -20,6 +20,7 @@ from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import KeepImages
 from vtcli.families import thoughts
 from vtcli.families.calls import format_call
+from vtcli.foreign import between
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.store.encoded import EncodedImage
@@ -162,8 +163,20 @@ def _messages(row: Mapping[str, Any], mapping: RowMapping) -> list[texts.Message
     return [texts.Message("system", str(system)), *chat] if system else chat  # LLaMA-Factory writes "" for none
 
 
-_DECODED = re.compile(r"\s*^(?:user|tool)\n(.*?)\s*^assistant\n", re.DOTALL | re.MULTILINE)
-"""An observation in a rollout that verl has decoded without its special tokens."""
+_SPEAKER = re.compile(r"^(user|tool|assistant)\n", re.MULTILINE)
+
+
+def _decoded(text: str) -> list[str]:
+    """A rollout that verl has decoded without its special tokens: the policy's text at even places, and at odd ones the
+    observations, each between a line ``user`` or ``tool`` and the next line ``assistant``."""
+    parts, at, opened = list[str](), 0, None
+    for speaker in _SPEAKER.finditer(text):
+        if opened is None and speaker.group(1) != "assistant":
+            opened = speaker
+        elif opened is not None and speaker.group(1) == "assistant":
+            parts += [text[at : opened.start()].rstrip(), text[opened.end() : speaker.start()].rstrip()]
+            at, opened = speaker.end(), None
+    return [*parts, text[at:]]
 
 
 def _split(message: texts.Message, mapping: RowMapping) -> Iterator[texts.Message]:
@@ -173,9 +186,12 @@ def _split(message: texts.Message, mapping: RowMapping) -> Iterator[texts.Messag
     if message.role != "assistant" or (tag is None and not mapping.decoded):
         yield message
         return
-    pattern = _DECODED if tag is None else re.compile(rf"(<{tag}>.*?</{tag}>)", re.DOTALL)
+    marks = (f"<{tag}>", f"</{tag}>")
+    parts = _decoded(message.text) if tag is None else between(message.text, *marks)
+    if tag is not None:
+        parts[1::2] = [f"{marks[0]}{inside}{marks[1]}" for inside in parts[1::2]]
     thought = message.thought
-    for number, part in enumerate(pattern.split(message.text)):
+    for number, part in enumerate(parts):
         if part.strip():
             role = "tool" if number % 2 else "assistant"
             yield texts.Message(role, part.strip("\n"), thought=thought, learn=message.learn)

@@ -19,6 +19,9 @@ from vtcli.data.importers.problems import Place, RowProblem, columns_of
 from vtcli.errors import InputError
 
 ZSTD = 93
+MAX_MEMBER_BYTES = 1 << 28
+"""Size of one sample; its images are in it."""
+
 HEADER_BYTES = 30
 """Bytes of a member's own header before its name; the lengths of name and extra field are its last two numbers."""
 
@@ -59,13 +62,21 @@ class InspectLog:
         raise RowProblem(place, "a damaged sample", f"{place} cannot be read ({problem}).")
 
     def _bytes(self, member: zipfile.ZipInfo) -> bytes:
+        if max(member.file_size, member.compress_size) > MAX_MEMBER_BYTES:
+            raise ValueError(f"it has more than {MAX_MEMBER_BYTES >> 20} MB")
         with self._file.open("rb") as opened:
             opened.seek(member.header_offset + HEADER_BYTES - 4)
             opened.seek(sum(struct.unpack("<HH", opened.read(4))), 1)
             data = opened.read(member.compress_size)
         if member.compress_type == ZSTD:
             return pa.Codec("zstd").decompress(data, decompressed_size=member.file_size, asbytes=True)
-        return zlib.decompress(data, -15) if member.compress_type == zipfile.ZIP_DEFLATED else data
+        if member.compress_type != zipfile.ZIP_DEFLATED:
+            return data
+        unpacking = zlib.decompressobj(-15)
+        data = unpacking.decompress(data, member.file_size + 1)
+        if len(data) != member.file_size or not unpacking.eof:
+            raise ValueError(f"it is not of the {member.file_size} bytes that the archive states")
+        return data
 
     def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         """Columns of every sample; unreadable ones are empty."""

@@ -22,6 +22,7 @@ import yaml
 
 from vtcli.config.binding import convert, nearest
 from vtcli.errors import ConfigError, InputError
+from vtcli.foreign import load_json
 
 Paths = tuple[str, ...]
 
@@ -229,8 +230,8 @@ def parsed(value: Any) -> Any:
     """A text that holds a JSON object or list as its value; anything else as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return whole_text(json.loads(value))
-        except (ValueError, RecursionError):
+            return whole_text(load_json(value))
+        except ValueError:
             return value
     return value
 
@@ -248,8 +249,9 @@ def literal(value: str) -> Any:
 
 
 def json_value(data: bytes) -> Any:
-    """A JSON value. Raises ``ValueError`` for text that is none, for NaN, and for half a character."""
-    return whole_text(json.loads(data, parse_constant=_no_constant))
+    """A JSON value. Raises ``ValueError`` for text that is none, for NaN, for half a character, and for
+    what is nested too deep."""
+    return whole_text(load_json(data, parse_constant=_no_constant))
 
 
 def whole_text(value: Any) -> Any:

@@ -10,8 +10,8 @@ from vtcli.data.importers.mapping import literal, parsed
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.signals.scorers.letters import MAX_OPTIONS, letter, lettered
 
-_LINE = re.compile(r"^\s*\(?[A-Z]\s*[).:]\s*\S")
-_STATED = re.compile(r"\s*\(?([A-Za-z])(?:[).:]\s*(.*)|\)?\s*)", re.DOTALL)
+_LINE = re.compile(r"^\s*+\(?[A-Z]\s*+[).:]\s*+\S")
+_STATED = re.compile(r"\s*+\(?([A-Za-z])(?:[).:]\s*+(.*)|\)?\s*+)", re.DOTALL)
 
 
 def texts_of(value: Any) -> list[str] | None:
@@ -45,7 +45,7 @@ def read(options: Sequence[str], answer: str) -> tuple[list[str], str]:
     >>> read(["A. red", "B. blue"], "B) blue"), read(["A. B", "B. A"], "A"), read(["B", "A"], "A")
     ((['red', 'blue'], 'B'), (['B', 'A'], 'A'), (['B', 'A'], 'B'))
     """
-    found = [re.match(rf"\s*\(?{letter(k)}[).:]\s*(.*)", text, re.DOTALL) for k, text in enumerate(options)]
+    found = [re.match(rf"\s*+\(?{letter(k)}[).:]\s*+(.*)", text, re.DOTALL) for k, text in enumerate(options)]
     bare = [text.strip() for text in options]
     bare = [match[1].strip() for match in found if match] if all(found) else bare
     stated = _STATED.fullmatch(answer)

@@ -78,7 +78,7 @@ def files(path: str, split: str) -> list[Path]:
     return found
 
 
-_NUMBERED = re.compile(r"(\d+)([-_]of[-_])(\d+)")
+_NUMBERED = re.compile(r"(?<!\d)(\d++)([-_]of[-_])(\d++)")
 """Names of files that are parts of one set: ``train-00001-of-00003.parquet``."""
 
 

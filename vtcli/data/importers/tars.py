@@ -6,6 +6,7 @@ The format's rule for names: a key ends at the first dot of the base name (webda
 from __future__ import annotations
 
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ class TarRows:
                         self._add(member, size)
         except tarfile.TarError as error:
             raise InputError(f"{file} is no tar file, or it is damaged or cut off ({error}).") from error
-        if len(set(self._keys)) < len(self._keys):
-            twice = next(key for key in self._keys if self._keys.count(key) > 1)
+        twice, count = next(iter(Counter(self._keys).most_common(1)), ("", 0))
+        if count > 1:
             raise InputError(
                 f"{file}: the members of {twice!r} are not adjacent, or the key comes twice. Pack it anew."
             )

@@ -233,9 +233,9 @@ def _closed(opened: BinaryIO, record: bytes, fields: Any) -> int | None:
     return None
 
 
-_TOKEN = re.compile(rb'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"(?=\s*+[:,\]}])|[\[\]{},]')
+_TOKEN = re.compile(rb'(?<!\\)"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"(?=\s*+[:,\]}])|[\[\]{},]')
 """A string of JSON, or a sign. What looks like a string but stands before another value is none. Its first quote is one
-too many, or a quote before it is missing."""
+too many, or a quote before it is missing. No string begins behind a backslash."""
 
 
 def _elements(file: Path, name: str, begin: int = 0) -> Spans:
@@ -249,6 +249,7 @@ def _elements(file: Path, name: str, begin: int = 0) -> Spans:
     """
     starts, ends = array("Q"), array("Q")
     opened_at = bytearray()  # brackets that are open, the list's own first
+    braces = 0  # "{" among them
     start, last, last_end = 0, b"", 0
 
     def row(end: int, data: mmap.mmap) -> None:
@@ -268,21 +269,24 @@ def _elements(file: Path, name: str, begin: int = 0) -> Spans:
                     start = token.start()
                 elif last == b"," and opened_at[-1] == ord("{"):  # the row before has no end
                     row(last_end - 1, data)
-                    start, opened_at = last_end, opened_at[:1]
+                    start, opened_at, braces = last_end, opened_at[:1], 0
                 opened_at += sign
+                braces += 1
             elif sign == b"[":
                 opened_at += sign
-            elif sign == b"}" and b"{" in opened_at[1:]:
-                opened_at = opened_at[: opened_at.rindex(b"{")]
+            elif sign == b"}" and braces:
+                del opened_at[opened_at.rindex(b"{") :]
+                braces -= 1
             elif sign == b"]":
-                at = opened_at.rindex(b"[")
+                at = opened_at.rindex(b"[") if len(opened_at) - braces > 1 else 0  # what is passed is closed with it
                 if at == 0:
                     more = data[token.end() : token.end() + 4096].strip()
                     if more and (begin == 0 or len(opened_at) > 1):
                         continue  # one bracket too many, in a row
                     row(token.start(), data)
                     return starts, ends
-                opened_at = opened_at[:at]
+                braces -= opened_at.count(b"{", at)
+                del opened_at[at:]
             elif sign == b"," and len(opened_at) == 1:
                 row(token.start(), data)
                 start = token.end()

@@ -179,8 +179,10 @@ def plain(text: str, strip: Sequence[str] = ()) -> str:
     begin = head.end() if head else 0
     number = count(text[:begin])
     body = text[begin:].rstrip()
-    while body.endswith("<image>"):  # some sets put their images last
-        body = body.removesuffix("<image>").rstrip()
+    pieces = body.split("<image>")
+    while len(pieces) > 1 and not pieces[-1].strip():  # some sets put their images last
+        pieces.pop()
+    body = "<image>".join(pieces).rstrip()
 
     def numbered(match: re.Match[str]) -> str:
         nonlocal number

@@ -20,6 +20,7 @@ from vtcli.engines.openai.native import native
 from vtcli.engines.openai.replies import StoredReplies, StoredReply, key_of
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call
+from vtcli.foreign import load_json
 from vtcli.judging.endpoint import Endpoint, Reply
 from vtcli.protocols import Images, Request
 from vtcli.schema import Completion, ImageRef, Json
@@ -158,8 +159,8 @@ class EndpointPolicy:
         function = cast("dict[str, Any]", call.get("function") or {}) if isinstance(call, dict) else dict[str, Any]()
         name, raw = str(function.get("name") or ""), function.get("arguments")
         try:
-            arguments: Any = json.loads(raw) if isinstance(raw, str) else raw
-        except (ValueError, RecursionError):
+            arguments: Any = load_json(raw) if isinstance(raw, str) else raw
+        except ValueError:
             arguments = None
         if not isinstance(arguments, dict):
             return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {raw}}}</tool_call>'

@@ -11,7 +11,7 @@ import textwrap
 
 from vtcli.sandbox.types import Help
 
-_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*[\w+-]*[ \t]*$")
+_FENCE = re.compile(r"^[ \t]*+(?:```|~~~)[ \t]*+[\w+-]*+[ \t]*+$")
 _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 _SPACES = {"\u00a0": " ", "\u2007": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\ufeff": "", "\u2060": ""}
 _QUOTES = {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2032": "'", "\u2033": '"'}

@@ -1,0 +1,341 @@
+"""What reads text from outside takes time in proportion to its length, and ends in a value or its own error."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from re import _parser  # pyright: ignore[reportAttributeAccessIssue]  # the grammar of patterns
+from typing import Any
+
+import pytest
+import yaml
+
+from vtcli.benchmarks import forms
+from vtcli.data.importers import dialogues, mapping, options, texts
+from vtcli.data.importers.media import Finder
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.text_rows import open_text
+from vtcli.engines.openai.native import native
+from vtcli.envs import code_reading, code_writing, grounding, syntax
+from vtcli.envs.code_protocol import Reading
+from vtcli.errors import VtcliError
+from vtcli.families import thoughts
+from vtcli.filters import turns, words
+from vtcli.foreign import between, load_json, visible
+from vtcli.judging import quoting, replies
+from vtcli.report import emergent, viewer
+from vtcli.sandbox.harness import repair
+from vtcli.sandbox.types import Help
+from vtcli.serve import answers, hosts, requests
+
+ROOT = Path(__file__).resolve().parent.parent
+LONG = 40_000
+LIMIT_S = 0.5
+"""CPU time of one text; a reader that is linear takes some milliseconds, one that is not takes seconds."""
+
+
+class TooSlow(BaseException):
+    """No reader catches it."""
+
+
+@pytest.fixture(autouse=True)
+def alarm() -> Iterator[None]:
+    """Raises ``TooSlow`` in a reader that computes for too long; also inside of a regular expression."""
+
+    def ring(number: int, frame: object) -> None:
+        del number, frame
+        raise TooSlow
+
+    before = signal.signal(signal.SIGVTALRM, ring)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
+
+
+def cost(read: Callable[[], object], limit_s: float) -> float:
+    """The CPU seconds of ``read``; more than ``limit_s`` where it was ended."""
+    begin = time.thread_time()
+    signal.setitimer(signal.ITIMER_VIRTUAL, 4 * limit_s)
+    try:
+        read()
+    except TooSlow:
+        return 4 * limit_s
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return time.thread_time() - begin
+
+
+def written(marks: Sequence[str], length: int) -> Iterator[str]:
+    """Long texts of the marks that a reader splits on: each again and again, one before many of another, and two in
+    turn; with an end that fits nothing."""
+    for mark in marks:
+        yield mark * (length // len(mark))
+        yield mark + " " * length + "\x01"
+    for mark, other in itertools.pairwise([*marks, marks[0]]):
+        yield mark + other * (length // len(other)) + "\x01"
+        yield (mark + other) * (length // len(mark + other))
+
+
+PLACE = Place("rows.jsonl", 0)
+VERL, THYME = mapping.read_mapping("verl_rollouts", None), mapping.read_mapping("thyme_sft", None)
+CODE = {style: Reading(style, "python", bare_fence=True, boxed=True) for style in ("tag", "call")}
+
+
+def demo(rule: Callable[..., object], **values: Any) -> Callable[[str], object]:
+    """A filter's rule on one demonstration whose turns are the text."""
+
+    def read(text: str) -> object:
+        row = type("Row", (), {"key": 0})()
+        said = [{"role": role, "content": text} for role in ("user", "assistant", "user", "assistant")]
+        return rule([row], messages={0: said}, **values)
+
+    return read
+
+
+def dialogue(chosen: mapping.RowMapping, column: str) -> Callable[[str], object]:
+    """A row whose policy's turn is the text."""
+
+    def read(text: str) -> object:
+        chat = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+        row = {column: chat, "messages": chat, "conversations": chat, "response": text, "question": text}
+        return dialogues.read(row, chosen, Finder(()), PLACE)
+
+    return read
+
+
+def file_of(tmp_path: Path, name: str) -> Callable[[str], object]:
+    """The rows of a file."""
+
+    def read(text: str) -> object:
+        file = tmp_path / name
+        file.write_text(text)
+        return [opened.read(row) for opened in (open_text(file),) for row in range(min(opened.rows, 3))]
+
+    return read
+
+
+def readers(tmp_path: Path) -> dict[str, tuple[Callable[[str], object], str]]:
+    """Public readers of text from a policy, a judge, a client or a row, and the marks that each splits on."""
+    tags = '<tool_call> </tool_call> <answer> </answer> <think> </think> <code> </code> { [ " 1 \\'
+    code = f"{tags} ```python ``` \\boxed{{ }} \n"
+    limits = requests.RequestLimits()
+
+    def asked(text: str) -> object:
+        body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+        return requests.parse(json.dumps(body).encode(), ["m"], limits)
+
+    def chat(text: str) -> object:
+        from vtcli.engines.openai.chat import ChatMessage
+
+        return native([ChatMessage("assistant", (text,)), ChatMessage("user", (text,))], lambda parts: str(parts))
+
+    return {
+        "families.calls": (lambda t: syntax.read_hermes(t), tags),
+        "families.thoughts": (lambda t: (thoughts.outside(t), thoughts.after_thought(t)), "<think> </think> a"),
+        "envs.code tag": (lambda t: code_reading.read(CODE["tag"], t), code),
+        "envs.code call": (lambda t: code_reading.read(CODE["call"], t), code),
+        "envs.grounding": (grounding.read, '<grounding> </grounding> <answer> </answer> { [ "'),
+        "envs.harmless": (code_writing.harmless, "< / \n \r <|im_end|> \x1b a"),
+        "judging.replies": (lambda t: replies.read_score(t, (0, 1)), '```json ```\n \n < </think> { [ "score": 1 a'),
+        "judging.replies fenced": (
+            lambda t: replies.read_score(f"```json\n{t}```", (0, 1)),
+            '\n < </think> { [ " 1 ` a',
+        ),
+        "judging.quoting": (quoting.quote, '" \\ < [INST] [A'),
+        "importers.options": (lambda t: (options.texts_of(t), options.read([t, t], t)), "A ( ) . : \n [ ' 1 ,"),
+        "importers.options listed": (lambda t: options.of_row([t[:99], "b"], t, t, PLACE), "A ( ) . : \n [ ' 1 ,"),
+        "importers.texts": (
+            lambda t: (texts.plain(t, VERL.strip), texts.plain(t, THYME.strip), texts.unwrapped(t), texts.chat_of(t)),
+            "<image> <image_clue_1> <|vision_start|> <|image_pad|> \n # * User\\ Image\\ Path: <answer> \\boxed{ [{",
+        ),
+        "importers.mapping": (lambda t: (mapping.parsed(t), mapping.literal(t)), "[ { ( ' \" - 1 , : '' + _"),
+        "importers.json": (lambda t: mapping.json_value(t.encode()), '[ { " 1 - . , : \\'),
+        "importers.dialogues decoded": (dialogue(VERL, "output"), "user\n assistant\n tool\n \n a"),
+        "importers.dialogues inline": (
+            dialogue(THYME, "conversations"),
+            '<sandbox_output> </sandbox_output> <image> " \n',
+        ),
+        "importers.jsonl": (file_of(tmp_path, "a.jsonl"), '[ { } ] " , : \n 1 \\'),
+        "importers.json list": (lambda t: file_of(tmp_path, "a.json")(f"[{t}]"), '[ { } ] " , : \n 1 \\'),
+        "importers.csv": (lambda t: file_of(tmp_path, "a.csv")(f"a,b\n{t}"), '" , \n a'),
+        "benchmarks.forms": (
+            lambda t: (
+                forms.inline_options({"text": t, "label": "A"}),
+                forms.listed_options({"option": t}),
+                forms.without_hint({"question": t}),
+                forms.visual_probe({"__file__": t[:50], "images": [t], "problem": t}),
+            ),
+            "A ( ) . : ; , \n (A) A.\\  Question:",
+        ),
+        "filters.words": (lambda t: (words.words(t), words.grams(t[:5000])), "1 , . a 漢 ! \n"),
+        "filters.form": (demo(turns.form), tags),
+        "filters.language": (demo(turns.language), f"{tags} ```"),
+        "filters.failed": (demo(turns.failed_calls), "Error error : \n \t a 1 Traceback"),
+        "filters.repetition": (demo(turns.repetition), "a 1 , \n"),
+        "serve.requests": (asked, "< <| |> <image> a \n"),
+        "serve.requests body": (lambda t: requests.parse(t.encode(), ["m"], limits), '[ { } ] " , : \n 1 \\ - .'),
+        "serve.hosts": (
+            lambda t: (hosts.is_loopback(t), hosts.is_allowed(f"http://{t[:2000]}", ["a"])),
+            ": 1 a [ ] . /",
+        ),
+        "serve.answers": (answers.last_thought, "<think> </think> <tool_call> </code> <code> <answer> a"),
+        "engines.native": (chat, tags),
+        "sandbox.repair": (lambda t: repair.repaired(t, Help()), "``` ~~~ \t \n a ' \" ( - \\n + #"),
+        "report.viewer": (viewer.mark_tags, "<think> </think> < a"),
+        "report.emergent": (emergent.written, ". crop( [ : ] , 1 a _ resize <tool_call>"),
+        "foreign": (lambda t: (visible(t), between(t, "<a>", "</a>"), between(t, "```", "```")), "<a> </a> ``` \x1b a"),
+    }
+
+
+def marks_of(words_: str) -> list[str]:
+    """Marks as one text, split at single spaces; ``\\ `` is a space in one. A space is a mark of every reader."""
+    found = [part.replace("\0", " ") for part in words_.replace("\\ ", "\0").split(" ") if part]
+    return [*found, " "]
+
+
+def test_readers_of_text_from_outside_are_linear(tmp_path: Path) -> None:
+    """Each gets 40,000 characters of each mark that it splits on. A text that is no text of its kind ends in the
+    reader's own error."""
+    failures: list[str] = []
+    for name, (read, marks) in readers(tmp_path).items():
+        for text in written(marks_of(marks), LONG):
+
+            def once(read: Callable[[str], object] = read, text: str = text) -> None:
+                with suppress(VtcliError, RowProblem, ValueError, requests.RequestError):
+                    read(text)
+
+            try:
+                took = cost(once, LIMIT_S)
+            except Exception as error:
+                failures.append(f"{name}: {text[:30]!r}… raises {error!r:.200}")
+                break
+            if took > LIMIT_S:
+                failures.append(f"{name}: {text[:30]!r}…{text[-10:]!r} takes {took:.2f} s")
+                break
+    assert not failures, "\n".join(failures)
+
+
+PATTERN_LENGTH, PATTERN_LIMIT_S = 5_000, 0.03
+
+
+def patterns() -> Iterator[tuple[str, str, re.Pattern[Any]]]:
+    """Every regular expression that is written out in the package, with its place and its method; "search" where it is
+    compiled first. Those of the presets too."""
+    for path in sorted([*(ROOT / "vtcli").rglob("*.py"), *(ROOT / "stages").rglob("*.py")]):
+        if {"attacks", "signals"} & set(path.parts):  # FIXME
+            continue
+        tree = ast.parse(path.read_text())
+        spaces: dict[str, Any] = {"re": re}
+        names = {n.value: ast.unparse(n.targets[0]) for n in ast.walk(tree) if isinstance(n, ast.Assign)}
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.") and node.args):
+                continue
+            method = ast.unparse(node.func).removeprefix("re.")
+            if not method.isidentifier() or method == "escape" or not isinstance(node.args[0], ast.Constant):
+                continue
+            flags = [word for word in (*node.args[1:], *(k.value for k in node.keywords)) if "re." in ast.unparse(word)]
+            value = eval(ast.unparse(flags[0]), spaces) if flags and method != "sub" else 0  # re.X | re.Y
+            where = f"{path.relative_to(ROOT)}:{node.lineno}"
+            used = (
+                set(re.findall(rf"\b{names.get(node)}\.(\w+)", path.read_text())) if method == "compile" else {method}
+            )
+            anchored = next((each for each in ("match", "fullmatch") if used == {each}), "search")
+            yield where, anchored, re.compile(node.args[0].value, value)
+    for path in sorted((ROOT / "vtcli" / "data" / "importers" / "presets").glob("*.yaml")):
+        preset = yaml.safe_load(path.read_text())
+        for pattern in (*(preset.get("strip") or ()), *([preset["named"]] if preset.get("named") else ())):
+            yield f"{path.name}: {pattern}", "search", re.compile(pattern, re.DOTALL)
+
+
+def marks_in(pattern: re.Pattern[Any]) -> tuple[list[str], list[str]]:
+    """The literals of a pattern, and one character of each class that it repeats or chooses from."""
+    runs, singles = dict[str, None](), dict[str, None]()
+    classes = {"CATEGORY_DIGIT": "1", "CATEGORY_SPACE": " \n", "CATEGORY_WORD": "a", "CATEGORY_NOT_SPACE": "x"}
+
+    def walk(parsed: Any) -> None:
+        run = ""
+        for kind, value in parsed:
+            if str(kind) == "LITERAL":
+                run += chr(value)
+                continue
+            runs.update({run: None} if run else {})
+            run = ""
+            match str(kind):
+                case "ANY" | "NOT_LITERAL":
+                    singles.update({"x": None, "\n": None})
+                case "IN":
+                    for inner, entry in value:
+                        chosen = {"LITERAL": chr(entry) if isinstance(entry, int) else "", "NEGATE": "x"}.get(
+                            str(inner), ""
+                        )
+                        chosen = chr(entry[0]) if str(inner) == "RANGE" else chosen
+                        singles.update(dict.fromkeys(classes.get(str(entry), chosen)))
+                case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                    walk(value[2])
+                case "SUBPATTERN":
+                    walk(value[3])
+                case "BRANCH":
+                    for branch in value[1]:
+                        walk(branch)
+                case "ASSERT" | "ASSERT_NOT":
+                    walk(value[1])
+                case "ATOMIC_GROUP":
+                    walk(value)
+                case _:
+                    pass
+        runs.update({run: None} if run else {})
+
+    source = pattern.pattern
+    walk(_parser.parse(source if isinstance(source, str) else source.decode("latin-1"), pattern.flags & ~re.UNICODE))
+    return [*runs][:6], [*dict.fromkeys([*[*singles][:4], " ", "\n", "1", *(run[0] for run in runs)])][:8]
+
+
+def test_no_pattern_of_the_package_is_super_linear() -> None:
+    """Repeats of a pattern's own literals and classes; ``(a+)+``, two quantifiers over one class, and ``.*?`` behind a
+    mark that may come again all take more than linear time."""
+    failures, known = list[str](), set[tuple[Any, int]]()
+    for where, method, pattern in patterns():
+        if (pattern.pattern, pattern.flags) in known:
+            continue
+        known.add((pattern.pattern, pattern.flags))
+        runs, singles = marks_in(pattern)
+        every = [*runs, *singles]
+        candidates = [mark * (PATTERN_LENGTH // len(mark)) for mark in every]
+        for mark, single in itertools.product(every, singles):
+            candidates += [
+                mark + single * PATTERN_LENGTH + "\x01",
+                (mark + single) * (PATTERN_LENGTH // len(mark + single)),
+            ]
+        for text in candidates:
+            given = text.encode("latin-1", "ignore") if isinstance(pattern.pattern, bytes) else text
+            ask = getattr(pattern, method, None) if method in ("match", "fullmatch") else None
+
+            def once(ask: Any = ask, pattern: Any = pattern, given: Any = given) -> None:
+                ask(given) if ask else [None for _ in pattern.finditer(given)]
+
+            if (
+                cost(once, PATTERN_LIMIT_S) > PATTERN_LIMIT_S
+                and (took := cost(once, PATTERN_LIMIT_S)) > PATTERN_LIMIT_S
+            ):
+                failures.append(f"{where}: {pattern.pattern!r:.100} takes {took:.2f} s on {text[:20]!r}…{text[-10:]!r}")
+                break
+    assert len(known) > 60
+    assert not failures, "\n".join(failures)
+
+
+def test_json_from_outside_has_a_bounded_depth() -> None:
+    deep = [("[" * n + "]" * n) for n in (100, 101, 100_000)] + ['{"a":' * 101 + "1" + "}" * 101]
+    assert load_json(deep[0])
+    for text in deep[1:]:
+        for given in (text, text.encode()):
+            with pytest.raises(ValueError, match="levels"):
+                load_json(given)
+    with pytest.raises(ValueError, match="digits"):
+        load_json("1" * 5000)
