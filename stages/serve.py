@@ -56,6 +56,9 @@ CONFUSING = re.compile(r"o1|o3|o4|gpt-5")
 POLL_S = 0.05
 """Interval at which an ending server checks for open requests."""
 
+CUT_S = 5.0
+"""Time in which the clients of requests that are cut take their 503."""
+
 END_S = 1.0
 """aiohttp waits for so long, twice, once ``drain_s`` is over."""
 
@@ -304,10 +307,14 @@ class _Server:
         )
 
     async def _drain(self) -> None:
-        """New requests are refused; those under way have ``drain_s``."""
+        """New requests are refused; those under way have ``drain_s``, and then get a 503."""
         self.service.draining = True
         print_line("ending: waiting for the requests under way")
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
+        while self.service.under_way and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(POLL_S)
+        self.service.cut()
+        deadline += CUT_S
         while self.service.under_way and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(POLL_S)
 

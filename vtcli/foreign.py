@@ -6,9 +6,13 @@ this package has two quantifiers that may share the same characters, nor ``.*?``
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 MAX_DEPTH = 100
@@ -23,6 +27,15 @@ _STEERING = dict.fromkeys(
     ),
     "\ufffd",
 )
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a plain file, also behind a link. A pipe or a device, which could be waited for, is an ``OSError``."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "It is no plain file", str(path))
+        return file.read()
 
 
 class DepthError(ValueError):

@@ -60,7 +60,8 @@ def test_one_json_object_is_a_verdict(text: str, score: float) -> None:
         ('{"score": [1]}', "outside the scale"),
         ('{"score": 1', "not one JSON object"),
         ("<html><body>502</body></html>", "HTML"),
-        ("[" * 100_000, "not one JSON object"),
+        ("[" * 9_000, "not one JSON object"),
+        ("[" * 100_000, "more than 10000"),
     ],
 )
 def test_everything_else_is_none(text: str, why: str) -> None:

@@ -139,6 +139,15 @@ def test_arguments_decide() -> None:
     assert {outcome(FREE, 157, option) for option in (4, 8, 22, 24, 28, 38, 47, 0x59616D61)} == {EPERM}
 
 
+def test_the_cache_of_files_tells_nothing_of_other_episodes() -> None:
+    """Advice is answered as done and not given; RWF_NOWAIT (8), which does not wait for the disk, is refused."""
+    for program in (GATED, FREE):
+        assert outcome(program, 221, 3, 0, 4096, 4) == bpf.refuse(0)  # fadvise64, POSIX_FADV_DONTNEED
+        for nr in (327, 328):  # preadv2, pwritev2
+            assert outcome(program, nr, 3, 0, 1, 0, 0, 0) == bpf.ALLOW
+            assert outcome(program, nr, 3, 0, 1, 0, 0, 8) == bpf.refuse(errno.EOPNOTSUPP)
+
+
 def test_times_of_files_are_set_only_where_no_foreign_file_can_be_reached() -> None:
     assert {outcome(GATED, nr) for nr in TIMES} == {bpf.ALLOW}
     assert {outcome(FREE, nr) for nr in TIMES} == {EPERM}

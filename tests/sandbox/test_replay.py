@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 import time
 from typing import Any
@@ -86,6 +87,13 @@ UNTOLD = [
     [operation("resize", "cv2", size=[32, 24], interpolation=1, fx=2.0, fy=2.0)],
     [operation("resize", "numpy", size=[64, 48], every=[2, 2])],
     [operation("resize", size=[32, 24], by="sandbox")],
+    [operation("resize", size=[128, 96], by="sandbox")],  # the code's own zoom: signals would pass over it
+    [operation("crop", box=[0, 0, 20, 10]), operation("resize", size=[56, 30], by="sandbox")],
+    [
+        operation("crop", box=[0, 0, 20, 10]),
+        operation("resize", size=[56, 28], by="sandbox"),
+        operation("flip", axis="vertical"),
+    ],
     [operation("rotate", degrees=45)],
     [operation("rotate", degrees=90, resample=0)],  # cuts corners off
     [operation("rotate", "numpy", degrees=90, expand=True)],  # scipy.ndimage.rotate, which interpolates
@@ -122,6 +130,12 @@ def test_a_box_follows_from_turn_flip_crop_and_zoom() -> None:
     assert found.operations[-1].box == (8, 4, 40, 24)
     shown = redo.redo(PICTURE, found.steps)
     assert np.array_equal(shown, PICTURE[4:24, 8:40].swapaxes(0, 1).repeat(2, 0).repeat(2, 1))
+
+
+def test_what_the_sandbox_enlarges_is_planned() -> None:
+    """20 x 10 shown with sides of 28 at least, as ``harness.capture`` does it."""
+    chain = [operation("crop", box=[0, 0, 20, 10]), operation("resize", size=[56, 28], resample=3, by="sandbox")]
+    assert plan(chain, SIZES).size == (56, 28)
 
 
 def test_a_thumbnail_that_was_stored_without_its_gap_has_the_default() -> None:
@@ -172,6 +186,8 @@ def test_a_claim_that_takes_too_long_is_killed_and_the_trainer_goes_on(
 ) -> None:
     """Defect 25: nothing is done again in the host's process, on no thread of it, and a clock ends it."""
     monkeypatch.setattr(verifier, "LIMITS", RunLimits(wall_s=1.0, cpu_s=1.0, source_bytes=2**18))
+    monkeypatch.setattr(verifier, "MOST_WORK", 2**40)
+    monkeypatch.setattr(importlib.import_module("vtcli.sandbox.replay.plan"), "MOST_WORK", 2**40)
     image = OutputImage(PICTURE, "show", operations=(*ENDLESS, operation("resize", size=[64, 48], resample=1)))
     before, used, started = threading.active_count(), time.process_time(), time.monotonic()
     found = strongest.do(strongest.pool.verify([Picture(PICTURE)], [image] * 3))
@@ -179,6 +195,18 @@ def test_a_claim_that_takes_too_long_is_killed_and_the_trainer_goes_on(
     assert time.monotonic() - started < 15
     assert time.process_time() - used < 1 and threading.active_count() == before
     assert strongest.runs("print('well')")[0].output == "well\n"
+
+
+def test_a_slow_claim_hides_no_false_one(strongest: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A black image, claimed as a crop, beside claims that take longer than there is time, or than is tried at all."""
+    monkeypatch.setattr(verifier, "LIMITS", RunLimits(wall_s=1.0, cpu_s=1.0, source_bytes=2**18))
+    black = OutputImage(np.zeros((20, 40, 3), np.uint8), "show", operations=CROP)
+    slow = [operation("resize", size=[5790, 5790], resample=3), operation("resize", size=[64, 48], resample=3)]
+    claims = [*(OutputImage(PICTURE, "show", operations=tuple(slow)) for _ in range(40)), black]
+    endless = OutputImage(PICTURE, "show", operations=(*ENDLESS, operation("resize", size=[64, 48], resample=1)))
+    found = strongest.do(strongest.pool.verify([Picture(PICTURE)], [*claims, endless]))
+    assert found[-2].verified is False
+    assert found[-1].verified is None and found[-3].verified is None
 
 
 def test_a_claim_that_takes_too_much_memory_is_nothing(strongest: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from vtcli.errors import EngineError, InputError
 from vtcli.protocols import Request
 from vtcli.schema import Completion, Scored, Signals
 from vtcli.serve import response
+from vtcli.serve.connections import ConnectionLimits
 from vtcli.serve.history import TrajectoryLog
 from vtcli.serve.requests import RequestLimits
 from vtcli.store import disk, records
@@ -114,8 +115,6 @@ def test_what_is_no_http_is_refused_and_not_quoted_in_the_log(
 def test_a_client_that_does_not_read_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(response, "WRITE_S", 0.2)
-
     async def work(server: Served) -> None:
         asked = json.dumps({"messages": [message("Why?", IMAGE)], "stream": True}).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -131,7 +130,7 @@ def test_a_client_that_does_not_read_is_given_up(
         writer.close()
 
     monkeypatch.setattr(response.answers, "thought", lambda text: {"reasoning_content": text * 1_000_000})
-    served(tmp_path, Script(f"<think>a</think>{DONE}"), work)
+    served(tmp_path, Script(f"<think>a</think>{DONE}"), work, connections=ConnectionLimits(write_s=0.2))
     assert "failed" not in caplog.text
 
 

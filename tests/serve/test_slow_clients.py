@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -178,3 +180,58 @@ def test_limits_that_no_body_fits_into_are_refused() -> None:
     words = ["model=model:v1", "scale=tiny", "serve.connections.bodies_mb=63"]
     with pytest.raises(ConfigError, match="has no room for one body"):
         compose.build(serve.Config, compose.load("serve", words))
+
+
+def test_a_client_that_reads_no_response_loses_its_connection(tmp_path: Path) -> None:
+    """Pages that nobody reads, many in a row, held their connections for ever and kept everybody else out."""
+    asked = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 300
+
+    async def work(server: Served) -> None:
+        held = list[socket.socket]()
+        for _ in range(2):
+            one = socket.create_connection(("127.0.0.1", server.port))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.sendall(asked)
+            held.append(one)
+        async with asyncio.timeout(20):
+            while b" 200 OK" not in await raw(server, b"GET /health HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"):
+                await asyncio.sleep(0.1)
+        assert server.service.under_way == 0
+        for one in held:
+            one.close()
+
+    served(tmp_path, Script(DONE), work, connections=ConnectionLimits(count=2, write_s=0.5))
+
+
+def test_connections_that_are_gone_leave_no_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Beyond their number too, where the answer goes to nobody."""
+
+    async def work(server: Served) -> None:
+        found: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: found.append(context))
+        held = await asyncio.open_connection("127.0.0.1", server.port)
+        for _ in range(50):
+            one = socket.create_connection(("127.0.0.1", server.port))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            one.close()
+        await asyncio.sleep(0.5)
+        held[1].close()
+        assert not found and not [record for record in caplog.records if record.exc_info]
+
+    served(tmp_path, Script(DONE), work, connections=ConnectionLimits(count=1))
+
+
+def test_a_question_that_the_end_cuts_off_gets_its_503(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def work(server: Served) -> None:
+        whole, stream = asyncio.create_task(server.post()), asyncio.create_task(server.post(stream=True))
+        await until(lambda: gate.waiting == 2)
+        server.service.draining = True
+        server.service.cut()
+        status, body, after = await whole
+        assert (status, body["error"]["code"], after) == (503, "not_ready", "5")
+        assert (await stream)[1][-1]["error"]["message"] == "the server is ending"
+        assert server.service.under_way == 0 and gate.waiting == 0
+
+    served(tmp_path, gate, work)

@@ -15,6 +15,8 @@ from typing import Any, cast
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
+from vtcli.families.files import read_json, require_readable
+from vtcli.foreign import load_json, read_file
 
 FAMILIES: Mapping[str, str] = {
     "qwen2_vl": "vtcli.families.qwen2_vl.family.Qwen2VL",
@@ -102,6 +104,7 @@ def open_family(folder: Path, families: Mapping[str, str] | None = None) -> Fami
         ConfigError: an unknown type of model.
     """
     kind = model_type(folder)
+    require_readable(folder)
     known = {*FAMILIES, *THROUGH_PROCESSOR, *(families or {})}
     if kind not in known and _reads_text_alone(folder):
         raise InputError(
@@ -118,7 +121,7 @@ def _transformers_knows(model_type: str) -> bool:
 
 
 def _reads_text_alone(folder: Path) -> bool:
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     classes = config.get("architectures") or ()
     return "vision_config" not in config and any(str(name).endswith("ForCausalLM") for name in classes)
 
@@ -131,7 +134,7 @@ def model_type(folder: Path) -> str:
     """
     path = folder / "config.json"
     try:
-        found = json.loads(path.read_text())["model_type"]
+        found = load_json(read_file(path))["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         missing = isinstance(error, FileNotFoundError)
         reason = f"there is no {path.name} in {folder}" if missing else f"{type(error).__name__}: {error}"

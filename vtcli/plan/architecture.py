@@ -6,13 +6,13 @@ Numbers are those of each model's ``config.json`` on the hub. The counts equal t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vtcli.errors import ConfigError, InputError
+from vtcli.foreign import load_json, read_file
 from vtcli.store.images import smart_resize
 
 
@@ -217,7 +217,7 @@ def from_folder(folder: Path) -> Architecture:
     """
     path = folder / "config.json"
     try:
-        found = json.loads(path.read_text())
+        found = load_json(read_file(path))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a model's configuration: {error}") from error
     kind = found.get("model_type") if isinstance(found, dict) else None

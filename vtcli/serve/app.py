@@ -10,8 +10,8 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,8 @@ class Service:
     agent: Agent | None = None
     draining: bool = False
     under_way: int = 0  # requests that are not yet answered
+    clocks: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])  # of the requests under way
+    is_cut: bool = False  # the time to drain is over
     failed: asyncio.Future[EngineError] | None = None
     beside: str | None = None  # address of a second server, which the page asks as well
 
@@ -83,6 +85,23 @@ class Service:
             return "the engine has failed"
         return "the model is loading" if self.agent is None else None
 
+    def cut(self) -> None:
+        """Ends the requests under way. Each of their clients gets a 503, a stream as its last event."""
+        self.is_cut = True
+        for clock in self.clocks:
+            clock.reschedule(asyncio.get_running_loop().time())
+
+    @contextmanager
+    def counted(self, clock: asyncio.Timeout) -> Generator[None]:
+        """Counts a request as under way; ``cut`` ends it by its ``clock``."""
+        self.under_way += 1
+        self.clocks.add(clock)
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+            self.clocks.discard(clock)
+
     def refusal(self, error: Exception, name: str) -> RequestError:
         """Any error of request ``name`` as one for its client. An engine's ends the server.
 
@@ -90,6 +109,8 @@ class Service:
         """
         if isinstance(error, RequestError):
             return error
+        if isinstance(error, TimeoutError) and self.is_cut:
+            return RequestError(503, "the server is ending", "not_ready", retry_after_s=NOT_YET_S)
         if isinstance(error, web.HTTPException):
             words = {404: "there is no such route", 405: "this route does not take that method"}
             return RequestError(error.status, words.get(error.status, error.reason))
@@ -130,26 +151,40 @@ def _outcomes(service: Service) -> Any:
     async def outcomes(request: web.Request, handler: Handler) -> web.StreamResponse:
         begin, given = time.perf_counter(), request.headers.get("X-Request-Id", "")
         request[REQUEST_ID] = given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8)
-        status = GONE
-        service.under_way += 1
-        try:
+        status, clock = GONE, asyncio.timeout(None)
+        with service.counted(clock):
             try:
-                response = await handler(request)
-            except Exception as error:
-                response = _failure(service.refusal(error, request[REQUEST_ID]))
-            status = request.get(STATUS, response.status)
-        finally:
-            service.under_way -= 1
-            if request.path == CHAT:
-                service.metrics.responded(status)
-                took, what = time.perf_counter() - begin, request.get(WHAT, "not read")
-                told = (request[REQUEST_ID], request.remote, what, "gone" if status == GONE else status, took)
-                _log.info("request %s from %s: %s: %s in %.2f s", *told)
-        if not response.prepared:
-            response.headers["X-Request-Id"] = request[REQUEST_ID]
+                try:
+                    async with clock:
+                        response = await handler(request)
+                except Exception as error:
+                    response = _failure(service.refusal(error, request[REQUEST_ID]))
+                status = request.get(STATUS, response.status)
+            finally:
+                if request.path == CHAT:
+                    service.metrics.responded(status)
+                    took, what = time.perf_counter() - begin, request.get(WHAT, "not read")
+                    told = (request[REQUEST_ID], request.remote, what, "gone" if status == GONE else status, took)
+                    _log.info("request %s from %s: %s: %s in %.2f s", *told)
+            if not response.prepared:
+                response.headers["X-Request-Id"] = request[REQUEST_ID]
+            await _send(request, response, service.connections.write_s)
         return response
 
     return outcomes
+
+
+async def _send(request: web.Request, response: web.StreamResponse, write_s: float) -> None:
+    """Writes a response, or what is left of it. A client that does not take it in time loses its connection."""
+    try:
+        async with asyncio.timeout(write_s):
+            await response.prepare(request)
+            await response.write_eof()
+    except ConnectionError:  # aiohttp, which asks for the same, ends the connection
+        return
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
 
 
 def _failure(error: RequestError) -> web.Response:
@@ -239,12 +274,15 @@ class _Routes:
             raise RequestError(404, "no such trajectory; serve.history of the newest are kept", "not_found")
         return found
 
-    async def image(self, request: web.Request) -> web.StreamResponse:
+    async def image(self, request: web.Request) -> web.Response:
         """An image of a kept trajectory or of one under way, by its sha256; a path is never made of anything else."""
         sha, images = request.match_info["sha"], self._agent().images
         if not _SHA.fullmatch(sha) or not images.held(sha):
             raise RequestError(404, "no such image; it goes with its trajectory", "not_found")
-        return web.FileResponse(images.store.path(sha), headers=PRIVATE | {"Content-Type": "image/png"})
+        with suppress(FileNotFoundError):  # it went between the two lines
+            data = await asyncio.to_thread(images.store.path(sha).read_bytes)
+            return web.Response(body=data, headers=PRIVATE | {"Content-Type": "image/png"})
+        raise RequestError(404, "no such image; it goes with its trajectory", "not_found")
 
     async def models(self, request: web.Request) -> web.Response:
         del request
@@ -285,5 +323,5 @@ class _Routes:
                         question = await agent.question(whole, service.limits, room, deadline)
                 except TimeoutError:
                     raise agent.too_many("its images were not there in time") from None
-            reply = Response(service.head(), room, question, request, service.refusal)
+            reply = Response(service.head(), room, question, request, service)
             return await (reply.streamed() if asked.stream else reply.whole())

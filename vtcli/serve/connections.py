@@ -6,7 +6,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -46,10 +46,11 @@ class ConnectionLimits:
     idle_s: float = 30.0  # to the end of a request's headers, from the start or from the response before
     body_s: float = 60.0  # to the end of its body, room for it included
     bodies_mb: float = 256.0
+    write_s: float = 30.0  # in which a client takes a response, or the next piece of a stream
 
     def __post_init__(self) -> None:
         at_least(1, self, "count")
-        above(0, self, "idle_s", "body_s", "bodies_mb")
+        above(0, self, "idle_s", "body_s", "bodies_mb", "write_s")
 
 
 def runner(app: web.Application, limits: ConnectionLimits, end_s: float = 60.0) -> web.AppRunner:
@@ -71,9 +72,27 @@ async def listen(at: web.AppRunner, host: str, port: int, limits: ConnectionLimi
     assert server is not None, "setup() comes first"
 
     def connection() -> asyncio.Protocol:
-        return server() if len(server.connections) < limits.count else _Full()
+        if len(server.connections) >= limits.count:
+            return _Full()
+        made = server()
+        asyncio.get_running_loop().call_later(limits.write_s, _give_up_unread, made, limits.write_s, None)
+        return made
 
     return await asyncio.get_running_loop().create_server(connection, host, port)
+
+
+def _give_up_unread(protocol: web.RequestHandler, write_s: float, before: int | None) -> None:
+    """Ends a connection whose client has read nothing of what waits for it for ``write_s``. Closing alone would wait
+    for the client. ``before`` is what waited the last time, in bytes."""
+    transport = protocol.transport
+    if transport is None:  # it is over
+        return
+    assert isinstance(transport, asyncio.Transport)
+    waits = transport.get_write_buffer_size()
+    if waits and waits == before:
+        transport.abort()
+        return
+    asyncio.get_running_loop().call_later(write_s, _give_up_unread, protocol, write_s, waits)
 
 
 class _Full(asyncio.Protocol):
@@ -82,9 +101,10 @@ class _Full(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        asyncio.get_running_loop().call_later(FULL_S, transport.abort)
         transport.write(FULL)
-        transport.write_eof()
-        asyncio.get_running_loop().call_later(FULL_S, transport.close)
+        with suppress(OSError):  # the client has gone already
+            transport.write_eof()
 
 
 class Bodies:

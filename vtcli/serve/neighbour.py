@@ -13,7 +13,6 @@ from aiohttp import web
 
 from vtcli.serve.connections import Bodies
 from vtcli.serve.requests import RequestError
-from vtcli.serve.response import WRITE_S
 
 PREFIX = "/beside"
 PASSED_ON = re.compile(r"/v1/(models|chat/completions|trajectories(/chat-[\w/-]+)?|images/[0-9a-f]{64})")
@@ -48,7 +47,7 @@ class Neighbour:
                 response = web.StreamResponse(status=reply.status, headers=kept)
                 await response.prepare(request)
                 async for piece in reply.content.iter_any():
-                    async with asyncio.timeout(WRITE_S):
+                    async with asyncio.timeout(self.bodies.limits.write_s):
                         await response.write(piece)
                 await response.write_eof()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
@@ -56,6 +55,10 @@ class Neighbour:
                 raise RequestError(502, f"the server beside does not answer: {type(error).__name__}") from None
             if request.transport is not None:  # a second response cannot follow; a cut stream says that it failed
                 request.transport.abort()
+        except asyncio.CancelledError:
+            if response is not None and response.prepared and request.transport is not None:
+                request.transport.abort()
+            raise
         assert response is not None
         return response
 

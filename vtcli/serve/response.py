@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from vtcli.serve import answers
 from vtcli.serve.agent import ChatQuestion, Piece, Room, Tell
 from vtcli.serve.answers import Head
+from vtcli.serve.connections import ConnectionLimits
 from vtcli.serve.metrics import GONE
 from vtcli.serve.requests import RequestError
 
@@ -24,18 +26,22 @@ STATUS = web.RequestKey("status", int)
 KEEP_ALIVE_S = 15.0
 """A stream that has nothing to say sends an empty delta so often."""
 
-WRITE_S = 30.0
-"""A client that does not read for so long is given up."""
+
+class Server(Protocol):
+    """What a response has to know of its server (``app.Service``)."""
+
+    is_cut: bool  # requests under way are being ended
+    connections: ConnectionLimits
+
+    def refusal(self, error: Exception, name: str) -> RequestError: ...  # any error of a request, for its client
 
 
 class Response:
-    """One request on its way. ``refusal`` makes any error of the request of that name one for its client."""
+    """One request on its way."""
 
-    def __init__(
-        self, head: Head, room: Room, question: ChatQuestion, request: web.Request, refusal: Callable[..., RequestError]
-    ) -> None:
+    def __init__(self, head: Head, room: Room, question: ChatQuestion, request: web.Request, server: Server) -> None:
         self.head, self.room, self.question, self.request = head, room, question, request
-        self.refusal = refusal
+        self.server = server
         self.headers = {"X-Vtcli-Trajectory": ", ".join(drawn.id for drawn in question.drawn)}
 
     async def _answer(self, tell: Tell) -> list[answers.Answer]:
@@ -78,18 +84,28 @@ class Response:
             except ConnectionError:
                 raise
             except Exception as problem:
-                error = self.refusal(problem, self.request[REQUEST_ID])
-                self.request[STATUS] = error.status
-                await self._send(response, answers.error(error.status, error.message, error.code, error.param))
+                await self._fail(response, problem)
             await self._write(response, b"data: [DONE]\n\n")
         except ConnectionError:  # the client has gone, or does not read
             self.request[STATUS] = GONE
             if self.request.transport is not None:
                 self.request.transport.abort()
+        except asyncio.CancelledError:
+            if not self.server.is_cut or not response.prepared:
+                raise
+            with suppress(ConnectionError):  # a second response cannot follow
+                await self._fail(response, TimeoutError())
+                await self._write(response, b"data: [DONE]\n\n")
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
         return response
+
+    async def _fail(self, response: web.StreamResponse, problem: Exception) -> None:
+        """An error as the last event of a stream."""
+        error = self.server.refusal(problem, self.request[REQUEST_ID])
+        self.request[STATUS] = error.status
+        await self._send(response, answers.error(error.status, error.message, error.code, error.param))
 
     async def _pieces(self, response: web.StreamResponse, pieces: asyncio.Queue[Piece | None]) -> None:
         while True:
@@ -126,7 +142,7 @@ class Response:
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
         try:
-            async with asyncio.timeout(WRITE_S):
+            async with asyncio.timeout(self.server.connections.write_s):
                 await response.write(data)
         except TimeoutError:
             raise ConnectionAbortedError("the client does not read") from None

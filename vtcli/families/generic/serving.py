@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vtcli.errors import InputError
+from vtcli.families.files import read_json
 from vtcli.families.generic.chat import GenericChat
 from vtcli.families.generic.processor import PIXELS
 from vtcli.schema import ImageRef
@@ -92,7 +92,7 @@ def tensor_names(folder: Path) -> Sequence[str]:
 
     index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
-        return list(json.loads(index.read_text())["weight_map"])
+        return list(read_json(index)["weight_map"])
     if not whole.is_file():
         return []
     with safe_open(str(whole), "pt") as opened:

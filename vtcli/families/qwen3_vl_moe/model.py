@@ -6,7 +6,6 @@ transformers reads both and writes its own (5.19), which vLLM does not read. Her
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import transformers
 from safetensors import safe_open
 from torch import Tensor
+
+from vtcli.families.files import read_json
 
 ENDS = (".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")
 """Ends of the names of fused experts: (experts, …, …)."""
@@ -39,7 +40,7 @@ class Qwen3VLMoeForConditionalGeneration(transformers.Qwen3VLMoeForConditionalGe
 def layout(folder: Path) -> tuple[int, ...] | None:
     """Shape of the first ``gate_up_proj`` in a folder's weights; None where its files have none."""
     index = folder / "model.safetensors.index.json"
-    files = dict.fromkeys(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else ()
+    files = dict.fromkeys(read_json(index)["weight_map"].values()) if index.is_file() else ()
     for path in (folder / str(name) for name in (*files, "model.safetensors")):
         if path.is_file():
             with safe_open(str(path), "pt") as opened:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vtcli.errors import InputError
+from vtcli.families.files import read_json
 from vtcli.families.qwen_vl.patches import Patches
+from vtcli.foreign import load_json
 
 FILE = "preprocessor_config.json"
 _OPEN_THOUGHT = re.compile(r"<\|im_start\|>assistant\n<think>\n(?!\n?</think>)")
@@ -28,10 +29,7 @@ def settings(folder: Path) -> Mapping[str, Any]:
     path = folder / FILE
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}. Copy or download the folder again.") from error
+    found = read_json(path)
     if not isinstance(found, dict):
         raise InputError(f"{path} is no JSON object: copy or download the folder again.")
     return cast("dict[str, Any]", found)
@@ -74,7 +72,7 @@ def require_ids(folder: Path, name: str, ids: Mapping[str, int]) -> None:
     Raises:
         InputError: an id of ``config.json`` is not the tokenizer's (``ids``, by token).
     """
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     for key, (token, usual) in _IDS.items():
         if token in ids and (found := config.get(key, usual)) != ids[token]:
             raise InputError(
@@ -116,7 +114,7 @@ def chat_template(folder: Path) -> str:
         return path.read_text()
     for name in ("chat_template.json", "tokenizer_config.json"):
         try:
-            found = json.loads((folder / name).read_text())["chat_template"]
+            found = load_json((folder / name).read_bytes())["chat_template"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if isinstance(found, str):

@@ -21,9 +21,9 @@ from vtcli.sandbox.confinement.kernel import NUMBERS
 
 _FILES = """
     read write close stat fstat lstat lseek pread64 pwrite64 readv writev access pipe dup dup2 sendfile fsync fdatasync
-    ftruncate getdents getcwd chdir fchdir rename mkdir rmdir creat unlink readlink umask getdents64 fadvise64 mkdirat
-    newfstatat unlinkat renameat readlinkat faccessat fallocate dup3 pipe2 preadv pwritev copy_file_range preadv2
-    pwritev2 statx close_range faccessat2
+    ftruncate getdents getcwd chdir fchdir rename mkdir rmdir creat unlink readlink umask getdents64 mkdirat
+    newfstatat unlinkat renameat readlinkat faccessat fallocate dup3 pipe2 preadv pwritev copy_file_range
+    statx close_range faccessat2
 """
 _MEMORY = "mmap mprotect munmap brk mremap msync madvise membarrier"
 _WAITING = """
@@ -55,6 +55,8 @@ _ANSWERS = {
     # Landlock does not cover modes, and a folder that its owner cannot enter would be in the guard's way; but
     # shutil.copy ends with a chmod, and a copy that worked must not look like a failure: answered as done, not done.
     "chmod fchmod fchmodat fchmodat2": 0,
+    # Advice that takes a file out of the cache, or brings it in, is a message to another episode: answered as done.
+    "fadvise64": 0,
     # shutil.copy2 takes this for "none here"
     "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr": errno.ENOTSUP,
     "clone3 openat2": errno.ENOSYS,  # flags behind a pointer; there are clone and openat
@@ -104,6 +106,8 @@ _CONDITIONS: dict[str, tuple[ByArgument, ...]] = {
     "sendto": (ByArgument(4, null=True),),
     # AF_UNIX; SOCK_STREAM or SOCK_SEQPACKET: a datagram socket could send to any path
     "socketpair": (ByArgument(0, (1,)), ByArgument(1, (1, 5), 0xF)),
+    # no flags: RWF_NOWAIT tells which parts of a file are in the cache, so what another episode has read
+    **dict.fromkeys(("preadv2", "pwritev2"), (ByArgument(5, (0,), otherwise=errno.EOPNOTSUPP),)),
     "prlimit64": _ITSELF,  # a hard limit cannot be raised without a capability
     **dict.fromkeys(("getpgid", "getsid", "sched_getparam", "sched_getscheduler", "get_robust_list"), _ITSELF),
     "getpriority": (ByArgument(0, (0,)), ByArgument(1, (0,))),  # of a process, by default of oneself

@@ -17,6 +17,8 @@ from vtcli.schema import Json
 
 LONGEST = 32  # operations of a chain
 MOST_PIXELS = 1 << 25  # of any image on the way
+MOST_WORK = 1 << 27  # pixels that the steps of one chain read or write, about a second
+MOST_MIN_SIDE = 64  # pixels to which the sandbox enlarges by itself (``RunLimits.image_min_side``)
 FAR = 1 << 15  # pixels a side, and the largest coordinate
 
 Size = tuple[int, int]
@@ -35,6 +37,7 @@ class ReplayPlan:
     steps: tuple[list[Json], ...]
     operations: tuple[Operation, ...]
     size: Size
+    work: int = 0  # pixels that its steps read or write
 
 
 def plan(operations: Sequence[Operation], sizes: Sequence[Size]) -> ReplayPlan:
@@ -45,7 +48,9 @@ def plan(operations: Sequence[Operation], sizes: Sequence[Size]) -> ReplayPlan:
     image = starts.pop()
     if image is None or not 0 <= image < len(sizes):
         raise CannotTell("a chain of unknown origin")
-    trace, steps = Trace.of_picture(image, sizes[image]), list[list[Json]]()
+    if any("by" in operation.arguments for operation in operations[:-1]):
+        raise CannotTell("what the sandbox enlarges is the last of a chain")
+    trace, steps, work = Trace.of_picture(image, sizes[image]), list[list[Json]](), 0
     for operation in operations:
         arguments = Arguments(operation)
         if _is_unchanged(operation):
@@ -58,10 +63,13 @@ def plan(operations: Sequence[Operation], sizes: Sequence[Size]) -> ReplayPlan:
         arguments.finish()
         if not 0 < size[0] * size[1] <= MOST_PIXELS:
             raise CannotTell("an image that is empty or too large")
+        work += max(size[0] * size[1], trace.size[0] * trace.size[1])
+        if work > MOST_WORK:
+            raise CannotTell("steps that take too long")
         if step is not None:
             steps.append(step)
         trace = trace.then(operation.name, operation.arguments, operation.library, size, back)
-    return ReplayPlan(image, tuple(steps), trace.operations, trace.size)
+    return ReplayPlan(image, tuple(steps), trace.operations, trace.size, work)
 
 
 def _is_unchanged(operation: Operation) -> bool:
@@ -125,13 +133,21 @@ def _pil_resize(arguments: Arguments, size: Size) -> tuple[list[Json], Size, Map
         if new != (-(-(part[2] - part[0]) // across), -(-(part[3] - part[1]) // down)):
             raise CannotTell("another size")
         return ["reduce", across, down, *part], new, scaled(new, box or whole)
-    if by is not None and (by != "sandbox" or box is not None or new[0] < size[0] or new[1] < size[1]):
+    if by is not None and (by != "sandbox" or box is not None or not _is_the_sandboxs(new, size)):
         raise CannotTell("signals pass over what the sandbox enlarged, so nothing else may be called so")
     how = arguments.whole("resample", 0, 5) if "resample" in arguments else None
     gap = arguments.number("reducing_gap", 1, 100) if "reducing_gap" in arguments else None
     if thumbnail is not None and gap is None:
         gap = 2.0  # of Image.thumbnail, which was not always recorded
     return ["pil_resize", *new, how, list[Json](box) if box else None, gap], new, scaled(new, box or whole)
+
+
+def _is_the_sandboxs(new: Size, size: Size) -> bool:
+    """True for the size that ``harness.capture`` gives an image which is too small to be shown."""
+    least = min(new)
+    larger = least / min(size)
+    whole = (max(least, round(size[0] * larger)), max(least, round(size[1] * larger)))
+    return min(size) < least <= MOST_MIN_SIDE and new == whole
 
 
 def _cv2_resize(arguments: Arguments, size: Size) -> tuple[list[Json], Size, Map]:

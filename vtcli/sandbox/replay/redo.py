@@ -14,10 +14,12 @@ from vtcli.protocols import Pixels
 
 
 def main(text: str, images: Sequence[Image.Image]) -> None:
-    """Prints a JSON list: of each claim of ``text`` whether its steps give its pixels, None where a library refused the
-    arguments. A claim is ``[index of its picture, steps, index of its result]`` into ``images``."""
+    """Prints a line of JSON for each claim of ``text`` as soon as it is known: whether its steps give its pixels, null
+    where a library refused the arguments. A claim is ``[index of its picture, steps, index of its result]`` into
+    ``images``."""
     pixels = [np.asarray(image) for image in images]
-    print(json.dumps([_agrees(pixels[start], steps, pixels[end]) for start, steps, end in json.loads(text)]))  # noqa: T201
+    for start, steps, end in json.loads(text):
+        print(json.dumps(_agrees(pixels[start], steps, pixels[end])), flush=True)  # noqa: T201
 
 
 def _agrees(picture: Pixels, steps: Sequence[Sequence[Any]], result: Pixels) -> bool | None:
