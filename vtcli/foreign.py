@@ -30,7 +30,7 @@ _STEERING = dict.fromkeys(
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a plain file, also behind a link. A pipe or a device, which could be waited for, is an ``OSError``."""
+    """The bytes of a plain file, also behind a link. Raises ``OSError`` for a pipe or a device, which could block."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
