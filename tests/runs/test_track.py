@@ -259,6 +259,22 @@ def test_after_an_outage_the_metrics_follow_and_the_run_ends(started, monkeypatc
     assert [point.step for point in known.get_metric_history(tracker.run_id, "loss")] == [*range(10)]
 
 
+def test_a_server_that_does_not_answer_is_waited_for_once(started, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections and says nothing: each call costs its time-out, so the first one begins a pause."""
+    tracker = track.mlflow(track.Context(started[0], "rl", "hangs"))
+    asked = list[str]()
+
+    def hangs() -> None:
+        asked.append("")
+        time.sleep(0.05)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(track, "HANGS_S", 0.05)
+    for _ in range(5):
+        tracker._quietly("set tags", hangs)
+    assert len(asked) == 1
+
+
 def test_a_dead_server_is_asked_a_few_times_and_what_waits_for_it_is_bounded(
     started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

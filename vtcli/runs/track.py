@@ -39,6 +39,9 @@ time."""
 PAUSE_S = 300.0
 """Time after which it tries again. Each further failure begins another pause."""
 
+HANGS_S = 5.0
+"""A call that fails after so long was not answered: one of them begins a pause."""
+
 FLUSH_S = 2.0
 """Time for which metrics wait to share a call. A killed process loses them here, but ``metrics.jsonl`` has all."""
 
@@ -51,8 +54,8 @@ _FORBIDDEN = re.compile(r"[^\w\-. /:]")
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GIT_PYTHON_REFRESH": "quiet",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
 }
 
 _log = logging.getLogger(__name__)
@@ -310,12 +313,13 @@ class MlflowTracker:
         self._lost += not (possible and self._tried(doing, work))
 
     def _tried(self, doing: str, work: Callable[[], Any]) -> bool:
+        begin = time.monotonic()
         try:
             work()
         except Exception as error:  # any library below MLflow may fail in its own way, and none may end a run
             self._failed(doing, error)
             self._failures += 1
-            if self._failures >= MAX_FAILURES:
+            if self._failures >= MAX_FAILURES or time.monotonic() - begin >= HANGS_S:
                 self._next = time.monotonic() + PAUSE_S
             return False
         self._failures = 0

@@ -28,7 +28,7 @@ KEEP_ALIVE_S = 15.0
 
 
 class Server(Protocol):
-    """What a response has to know of its server (``app.Service``)."""
+    """Facts that a response takes from its server (``app.Service``)."""
 
     is_cut: bool  # requests under way are being ended
     connections: ConnectionLimits
