@@ -277,6 +277,10 @@ def _counts(path: Path) -> Mapping[str, int]:
     return dict(Counter(re.sub(r"-(demo-)?(train|validation|test)-\d{6,}(?=-\w+$|$)", "", i) for i in ids))
 
 
+PREVIEWED_REASONS = 10
+"""Kinds of bad rows that the terminal names; the page has them all."""
+
+
 def _preview(config: Config, parts: Sequence[ParquetPart], path: Path) -> None:
     """Writes a page of the first rows of every task and file as they were understood, bad ones included."""
     cards: list[preview.PreviewCard] = []
@@ -290,8 +294,13 @@ def _preview(config: Config, parts: Sequence[ParquetPart], path: Path) -> None:
                 cards += _previewed(with_pixels(chunk, chunk.items[:left]))
                 left -= len(chunk.items[:left])
     disk.write_atomic(path, preview.page(f"{path.stem.removeprefix('preview-')}: rows as understood", cards).encode())
-    bad = sum(bool(card.problem) for card in cards)
-    print_line(f"vtcli: {path}: {len(cards)} rows, {bad} of them bad; nothing else was written")
+    bad = [card for card in cards if card.problem]
+    for reason, count in Counter(card.reason for card in bad).most_common(PREVIEWED_REASONS):
+        example = next(card.problem for card in bad if card.reason == reason)
+        print_line(f"vtcli: {count} × {reason}, such as {example}")
+    print_line(f"vtcli: {path}: {len(cards)} rows, {len(bad)} of them bad; nothing else was written")
+    if bad and len(bad) == len(cards):
+        raise InputError(f"all {len(cards)} rows are bad: {bad[0].problem} {path} shows them")
 
 
 def _previewed(chunk: Chunk) -> Iterator[preview.PreviewCard]:

@@ -412,6 +412,33 @@ def test_pictures_are_upright_and_on_white(tmp_path: Path) -> None:
     assert read(path).pixels.shape == (30, 20, 3) and (read(path).pixels == 255).all()
 
 
+def test_rows_are_split_by_share_and_seed(tmp_path: Path) -> None:
+    """Every row is in one split, the seed of a run does not move it, and a picture is in one split alone."""
+    rows = [{"question": f"{n}?", "answer": "x", "image": f"{n // 2}.png"} for n in range(200)]
+    path = jsonl(tmp_path, rows)
+
+    def chosen(split: str, **more: Any) -> list[int]:
+        mapping = {"split": {"test": 0.1, "validation": 0.05, **more}}
+        count = survey(split, path=str(path), mapping=mapping).rows
+        source = open_rows(str(path), split, None, mapping).source
+        return [int(str(source.read(n)["question"])[:-1]) for n in range(count or 0)]
+
+    parts = {split: chosen(split) for split in ("train", "validation", "test")}
+    assert sorted(number for part in parts.values() for number in part) == list(range(200))
+    assert [len(part) for part in parts.values()] == [170, 10, 20]
+    pictures = [{number // 2 for number in part} for part in parts.values()]
+    assert sum(map(len, pictures)) == 100 and parts["test"] != list(range(20))
+    assert chosen("test") == parts["test"] != chosen("test", seed=1)
+    assert chosen("demo-train") == parts["train"] == chosen("train", train=0.85)
+    for wrong in ({}, {"test": 1}, {"test": 0}, {"test": "0.1"}, {"dev": 0.1}, {"test": 0.5, "train": 0.4}):
+        with pytest.raises(ConfigError, match=r"mapping\.split"):
+            read_mapping(None, {"split": wrong})
+    with pytest.raises(ConfigError, match="not validation"):
+        survey("validation", path=str(path), mapping={"split": {"test": 0.1}})
+    with pytest.raises(ConfigError, match="a file for each split"):
+        survey("test", path=str(tmp_path / "{split}.jsonl"), mapping={"split": {"test": 0.1}})
+
+
 def test_every_preset_is_read_and_mistakes_in_a_mapping_are_named() -> None:
     assert {"verl", "llava", "trl", "webdataset"} <= set(presets())
     assert all(read_mapping(name, None).about for name in presets())

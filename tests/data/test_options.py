@@ -44,6 +44,24 @@ def test_several_answers_options_and_letters(tmp_path: Path) -> None:
         read(jsonl(tmp_path, [row | {"options": [str(n) for n in range(60)]}]), preset="problem_solution")
 
 
+def test_options_may_have_a_column_each(tmp_path: Path) -> None:
+    """As tables of benchmarks have them; a row of three options leaves the last column empty."""
+    (tmp_path / "0.png").write_bytes(PNG)
+    lines = ["question,image,A,B,C,D,answer", "Which?,0.png,red,2,blue,,C", "Which?,0.png,red,2,blue,[1],red"]
+    (tmp_path / "train.csv").write_text("\n".join([*lines, "Which?,0.png,red,,blue,,C", "Which?,0.png,,,,,red"]))
+    how = {"path": str(tmp_path / "train.csv"), "name": "own", "mapping": {"options": ["A", "B", "C", "D"]}}
+    items = [generate(0, number, "train", **how) for number in (0, 1)]
+    assert [item.answer for item in items] == ["C", "A"]
+    assert items[0].question == "Which?\n(A) red\n(B) 2\n(C) blue"
+    assert items[1].question.endswith("(D) [1]") and items[1].truth["choices"] == ["A", "B", "C", "D"]
+    with pytest.raises(RowProblem):  # a hole: which letter is blue?
+        generate(0, 2, "train", **how)
+    assert generate(0, 3, "train", **how).answer == "red"  # no options: an open question
+    row = {"question": "Which?", "image": "0.png", "answer": "B", "a": ["red", "blue"], "b": ["one", "two"]}
+    several = read(jsonl(tmp_path, [row]), mapping={"options": ["none", "a", "b"]})  # lists: the first with a value
+    assert several.question == "Which?\n(A) red\n(B) blue"
+
+
 @pytest.mark.parametrize(
     ("question", "given", "listed"),
     [

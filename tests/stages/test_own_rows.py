@@ -204,7 +204,7 @@ def test_shards_hand_on_their_bad_rows(tmp_path: Path) -> None:
     assert questions(merged, "train", tmp_path) == questions(whole, "train", tmp_path)
 
 
-def test_a_preview_shows_rows_and_writes_nothing_else(tmp_path: Path) -> None:
+def test_a_preview_shows_rows_and_writes_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, home = tmp_path / "data", tmp_path / "home"
     rows(data, (1, 1, 20))
     lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
@@ -217,6 +217,16 @@ def test_a_preview_shows_rows_and_writes_nothing_else(tmp_path: Path) -> None:
     assert page.count("<article") == 17 and "17 rows, 1 of them cannot be used" in page
     assert '<rect x="8" y="9" width="32"\n height="41">' in page and "Is 1 &lt; 2 &amp; &lt;b&gt;?" in page
     assert f"row 2 of {data}/train.jsonl" in page and "http" not in page
+    said = capsys.readouterr().err
+    assert "1 × " in said and f"row 2 of {data}/train.jsonl" in said  # the reason stands on the terminal
+    for line in lines:
+        line.pop("answer", None)
+    (data / "train.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    (data / "test.jsonl").write_text((data / "train.jsonl").read_text())
+    (data / "validation.jsonl").write_text((data / "train.jsonl").read_text())
+    with pytest.raises(InputError, match="rows are bad"):
+        synth(home, data, 20, "jsonl", "synth.preview=15")
+    rows(data, (1, 1, 20))
     assert synth(home, data, 20, "jsonl", "synth.bad_rows=skip").ref == "dataset:v1"
 
 

@@ -11,7 +11,10 @@ import contextlib
 import functools
 import itertools
 import json
+import math
+import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -71,7 +74,9 @@ class RowMapping:
     box_size: Paths = ()  # where [width, height] of the resized image stand, for box_space: resized
     box_image: Literal["shown", "upright"] = "shown"  # upright: boxes are of the image before ``applied``
     box_label: str | None = None  # of boxes without a label
-    split: Paths = ()  # the column that says which split a row is of
+    split: Paths = ()  # the column that says which split a row is of; or shares of the rows, which are ``shares``
+    shares: Mapping[str, float] | None = None  # of validation and test, drawn by ``shares_seed``; the rest is train
+    shares_seed: int = 0
     splits: Mapping[str, tuple[str, ...]] | None = None  # the column's values for train, validation and test
     take: Mapping[str, tuple[int, int | None]] | None = None  # the rows of each split, from and up to, in one file
     truth: Paths = ()  # all that is known of the answer, as JSON that vtcli wrote: in place of the columns for it
@@ -126,6 +131,7 @@ def _read(name: str | None, own: str) -> RowMapping:
             raise ConfigError(f"preset: there is no preset {name!r}.{nearest(name, presets())} Or give a YAML file.")
         values = {path: [] for path in paths} | _load(file)
     values |= json.loads(own)
+    _read_shares(values)
     values.setdefault("strict", name is None and not paths & values.keys())
     lists = paths | {field.name for field in fields(RowMapping) if field.type == "tuple[str, ...]"}
     for key in lists & values.keys():
@@ -153,6 +159,56 @@ def _read(name: str | None, own: str) -> RowMapping:
         if getattr(found, key) == "resized" and not found.box_size:
             raise ConfigError(f"mapping.{key} is resized: give box_size: COLUMN of [width, height]")
     return found
+
+
+def _read_shares(values: dict[str, Any]) -> None:
+    """Moves ``split: {test: 0.1, seed: 3}`` to ``shares`` and ``shares_seed``.
+
+    Raises:
+        ConfigError: a share that is none, of another split, or more than there is.
+    """
+    if not isinstance(values.get("split"), Mapping):
+        return
+    given = cast("Mapping[str, Any]", values.pop("split"))
+    shares = {name: share for name, share in given.items() if name != "seed"}
+    seed = given.get("seed", 0)
+    numbers = [share for share in shares.values() if isinstance(share, int | float) and 0 < share < 1]
+    whole = sum(numbers)
+    known = bool(shares) and shares.keys() <= {"train", "validation", "test"} and len(numbers) == len(shares)
+    if not (known and isinstance(seed, int) and (math.isclose(whole, 1) if "train" in shares else whole < 1)):
+        raise ConfigError(
+            f"mapping.split: got {dict(given)}. Expected a column, or shares between 0 and 1 of validation and test, "
+            "such as {test: 0.1, seed: 0}; train is the rest"
+        )
+    values["shares"] = {name: float(share) for name, share in shares.items() if name != "train"}
+    values["shares_seed"] = seed
+
+
+def shared_rows(mapping: RowMapping, split: str, keys: Sequence[str]) -> list[int]:
+    """The numbers of the rows of a split that ``mapping.shares`` divides by chance. Rows of one key, such as their
+    picture, stay together. Every split has a row, as far as there are keys.
+
+    >>> shared_rows(RowMapping(shares={"test": 0.25}), "test", ["a", "a", "b", "c"])
+    [3]
+
+    Raises:
+        ConfigError: no such split.
+    """
+    shares = mapping.shares or {}
+    if split not in (*shares, "train"):
+        raise ConfigError(
+            f"mapping.split has {', '.join((*shares, 'train'))}, and not {split}: give its share, or 0 rows"
+        )
+    order = sorted(set(keys))
+    random.Random(mapping.shares_seed).shuffle(order)
+    sizes, place, begin = Counter(keys), dict[str, str](), 0
+    for name, share in sorted(shares.items()):
+        taken = 0
+        while begin < len(order) and taken < max(1, round(share * len(keys))):
+            place[order[begin]] = name
+            taken += sizes[order[begin]]
+            begin += 1
+    return [number for number, key in enumerate(keys) if place.get(key, "train") == split]
 
 
 def _groups(pattern: str) -> int | None:

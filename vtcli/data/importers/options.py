@@ -6,12 +6,27 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from vtcli.data.importers.mapping import literal, parsed
+from vtcli.data.importers.mapping import literal, look, parsed
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.signals.scorers.letters import MAX_OPTIONS, letter, lettered
 
 _LINE = re.compile(r"^\s*+\(?[A-Z]\s*+[).:]\s*+\S")
 _STATED = re.compile(r"\s*+\(?([A-Za-z])(?:[).:]\s*+(.*)|\)?\s*+)", re.DOTALL)
+
+
+def held(row: Mapping[str, Any], paths: Sequence[str]) -> Any:
+    """What the columns of options hold: one that has a list, the first of several such; or one option each, of which
+    short rows have fewer.
+
+    >>> held({"A": "red", "B": 2, "C": None}, ["A", "B", "C"]), held({"a": ["red"], "b": ["blue"]}, ["a", "b"])
+    (['red', 2], ['red'])
+    """
+    values = [None if (value := look(row, path)) == "" else value for path in paths]
+    filled = [value for value in values if value is not None]
+    several = len(filled) > 1 and not all(isinstance(parsed(value), list | tuple | Mapping) for value in filled)
+    while values and values[-1] is None:
+        values.pop()
+    return values if several else next(iter(filled), None)
 
 
 def texts_of(value: Any) -> list[str] | None:

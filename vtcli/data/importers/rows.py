@@ -36,7 +36,16 @@ from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.importers import applied, dialogues, hub, media, options, row_images, sources, texts
-from vtcli.data.importers.mapping import RowMapping, chosen_rows, every, first, parsed, read_mapping, said_true
+from vtcli.data.importers.mapping import (
+    RowMapping,
+    chosen_rows,
+    every,
+    first,
+    parsed,
+    read_mapping,
+    said_true,
+    shared_rows,
+)
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import KeepImages
 from vtcli.errors import ConfigError, InputError
@@ -196,7 +205,9 @@ def open_rows(path: str, split: str, preset: str | None, own: Mapping[str, Any] 
     """The rows of a split. Raises ``InputError`` for a missing or damaged file."""
     mapping = read_mapping(preset, own)
     source = sources.open_source(path, split, mapping.rows, mapping.parts)
-    if mapping.take is not None or mapping.split:
+    if mapping.shares and "{split}" in path:
+        raise ConfigError(f"mapping.split has shares, and {path} has a file for each split: give one of both")
+    if mapping.take is not None or mapping.split or mapping.shares:
         source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), sources.rows_split(split))
     base = Path(sources.located(path, split)).parent
     return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix, mapping.file))
@@ -206,12 +217,30 @@ def open_rows(path: str, split: str, preset: str | None, own: Mapping[str, Any] 
 def _chosen(source: sources.Source, preset: str | None, own: str, split: str) -> sources.Source:
     """The rows of a split, kept with the source itself, which is another object once its file has changed."""
     mapping = read_mapping(preset, json.loads(own))
-    if mapping.split and source.rows >= hub.ENDLESS:
+    if (mapping.split or mapping.shares) and source.rows >= hub.ENDLESS:
         raise ConfigError("mapping.split: a stream has no end, so its splits are not looked for. Give mapping.take.")
+    if mapping.shares:
+        return sources.SourceSubset(source, shared_rows(mapping, split, _pictures(source, mapping)))
     names = [path.split(".", 1)[0] for path in mapping.split] + list(mapping.split)
     column = (first(row, mapping.split) for row in source.texts(names)) if mapping.split else None
     numbers = chosen_rows(mapping, split, source.rows, column)
     return source if numbers is None else sources.SourceSubset(source, numbers)
+
+
+def _pictures(source: sources.Source, mapping: RowMapping) -> list[str]:
+    """The picture of each row, by its path; rows whose pictures have none have a key of their own."""
+    columns = [*mapping.images, *mapping.video]
+    names = list(dict.fromkeys(column.split(".", 1)[0] for column in columns))
+    found: list[str] = []
+    for number, row in enumerate(source.texts(names)):
+        held = every(row, columns)
+        paths = held if all(isinstance(value, str) and len(value) < LONGEST_PATH for value in held) else []
+        found.append(json.dumps(paths) if paths else f"row {number}")
+    return [*found, *(f"row {number}" for number in range(len(found), source.rows))]  # whose files hold the pictures
+
+
+LONGEST_PATH = 1000
+"""Characters; a longer text is the picture itself."""
 
 
 def _medium(
@@ -420,7 +449,7 @@ def _truth(
             said = f": its choices are {choices}; expected a list with the answer {answers[0]!r}."
             raise place_problem(place, "choices without the answer", said)
         truth["choices"] = given
-    if (held := first(row, columns.options)) is not None:
+    if (held := options.held(row, columns.options)) is not None:
         question, letter, letters = options.of_row(held, question, answers[0], place)
         truth |= {"choices": letters, "letter": letter} if letters else {}
     if _numeric(row, columns, place):
