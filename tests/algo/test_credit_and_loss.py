@@ -11,11 +11,12 @@ import torch
 from fakes import make_sample, make_scored, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from vtcli.algo import advantages
 from vtcli.algo.advantages import turn_level
 from vtcli.algo.curriculum import batch_indices, locate, require_phases, round_indices
-from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
+from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_sums, row_weights
 from vtcli.algo.monitor import credit_spread, describe, refuse_banned_mass
 from vtcli.algo.pack import imitation_row
 from vtcli.algo.select import minibatches
@@ -141,7 +142,8 @@ def test_row_weights_by_hand() -> None:
 def test_clipped_surrogate_by_hand(ratio: float, advantage: float, loss: float, clipped: int, gradient: float) -> None:
     logp = torch.tensor([math.log(ratio) - 1.0], requires_grad=True)
     old, credit = torch.tensor([-1.0]), torch.tensor([advantage])
-    value, hit = clipped_surrogate(logp, old, credit, LossConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0))
+    settings = LossConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0)
+    value, hit = clipped_surrogate(logp, old, credit, torch.zeros(1).long(), settings)
     value.sum().backward()
     assert value.item() == pytest.approx(loss, rel=1e-5)
     assert hit.item() == clipped
@@ -151,7 +153,8 @@ def test_clipped_surrogate_by_hand(ratio: float, advantage: float, loss: float, 
 
 def test_dual_clip_can_be_off_and_ratios_stay_finite() -> None:
     logp, old = torch.tensor([math.log(5.0), 500.0]), torch.zeros(2)
-    value, _ = clipped_surrogate(logp, old, torch.tensor([-1.0, -1.0]), LossConfig(dual_clip=None))
+    credit, rows = torch.tensor([-1.0, -1.0]), torch.tensor([0, 1])
+    value, _ = clipped_surrogate(logp, old, credit, rows, LossConfig(dual_clip=None))
     assert value[0].item() == pytest.approx(5.0)
     assert torch.isfinite(value).all()
 
@@ -192,6 +195,21 @@ def test_gspo_by_hand() -> None:
     assert loss == [-1.0, -1.0, -1.1, -1.1, -1.2, -1.2]
     assert weight == [1.0] * 6
     assert gradient == [-1.0, -1.0, -1.1, -1.1, 0.0, 0.0]
+
+
+def test_a_loss_of_whole_sequences_can_come_from_outside() -> None:
+    """A surrogate is told the row of each token: GSPO written as one is GSPO."""
+
+    def own(logp: Tensor, old: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
+        mean = row_sums(logp - old, rows) / row_sums(torch.ones_like(old), rows).clamp_min(1)
+        ratio = mean[rows].exp()
+        kept = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+        return torch.maximum(-advantage * ratio, -advantage * kept), (ratio != kept).float()
+
+    given = ([0.2, 0.4, 0.5, 0.5, 0.1, 0.5], [0.4, 0.2, 0.605, 0.5, 0.4, 0.5], [0, 0, 1, 1, 2, 2])
+    mine = losses(*given, importance="none", surrogate=own)
+    assert mine[:2] == losses(*given, importance="none", ratio="sequence")[:2]
+    assert mine[2] == [-1.0, -1.0, -1.1, -1.1, 0.0, 0.0]  # over a row the sum of both gradients is the same
 
 
 def test_kl_estimates_by_hand() -> None:

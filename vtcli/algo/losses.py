@@ -24,20 +24,25 @@ LOG_RATIO_LIMIT = 20.0
 class Surrogate(Protocol):
     """Plug point: the surrogate loss of tokens, without importance weights and KL term.
 
-    Gets the learner's log-probabilities, those of the ratio's denominator, and the advantages, (N,) each. Returns the
-    loss of each token, and 1 for each token outside of the clip range, (N,) each. The dual clip's are not counted.
+    Gets the learner's log-probabilities, those of the ratio's denominator, the advantages, and the row of each token,
+    numbered from 0, (N,) each. A row is a whole trajectory, so ``row_sums(values, rows)[rows]`` is what a loss of whole
+    sequences needs. Returns the loss of each token, and 1 for each token outside of the clip range, (N,) each. The
+    dual clip's are not counted.
     """
 
     def __call__(
-        self, logp: Tensor, old: Tensor, advantage: Tensor, config: LossConfig, /
+        self, logp: Tensor, old: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig, /
     ) -> tuple[Tensor, Tensor]: ...
 
 
-def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
+def clipped_surrogate(
+    logp: Tensor, old: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig
+) -> tuple[Tensor, Tensor]:
     """Per-token PPO loss (N,) with asymmetric clip and dual clip, and 1 for each clipped token (N,).
 
     max(-A r, -A clip(r, 1 - low, 1 + high)); for A < 0 at most -A c (dual clip, arXiv 1912.09729; c = 3 in verl).
     """
+    del rows  # each token by itself
     ratio = (logp - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     plain = -advantage * ratio
     clipped = -advantage * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -139,7 +144,7 @@ def policy_loss(
     # With "none" the engines' disagreement is part of the ratio, so the clip acts on it as if the policy had moved.
     old = sampled if config.importance == "none" else learner
     anchored = logp if config.ratio == "token" else _by_sequence(logp, old, rows)
-    loss, clipped = config.surrogate(anchored, old, advantage, config)
+    loss, clipped = config.surrogate(anchored, old, advantage, rows, config)
     weight = importance_weights(learner - sampled, rows, config)  # (N,); a constant: no gradient goes through it
     return PolicyLoss(weight * loss, clipped, weight)
 
@@ -149,7 +154,7 @@ def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> T
     if config.importance == "none":
         return torch.ones_like(log_ratio)
     if config.importance == "sequence":
-        log_ratio = _row_sums(log_ratio, rows)[rows]
+        log_ratio = row_sums(log_ratio, rows)[rows]
     # Truncated from above alone: a large weight adds variance, a small one only leaves a token out.
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp_max(config.importance_cap)
 
@@ -157,13 +162,16 @@ def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> T
 def _by_sequence(logp: Tensor, old: Tensor, rows: Tensor) -> Tensor:
     """GSPO-token (arXiv 2507.18071, equations 7 and 14). Minus ``old``, its value is the row's mean log-ratio and its
     gradient the token's own."""
-    mean = _row_sums(logp.detach() - old, rows) / _row_sums(torch.ones_like(old), rows).clamp_min(1)
+    mean = row_sums(logp.detach() - old, rows) / row_sums(torch.ones_like(old), rows).clamp_min(1)
     # The last term is 0 in value. It carries the gradient, as ``mean`` is detached.
     return old + mean[rows] + (logp - logp.detach())
 
 
-def _row_sums(values: Tensor, rows: Tensor) -> Tensor:
-    """As many places as tokens: the number of rows is not asked for, which the host would wait for."""
+def row_sums(values: Tensor, rows: Tensor) -> Tensor:
+    """The sum over each row, (N,): place i has the sum of row i, and places beyond the last row are 0.
+
+    As many places as tokens: the number of rows is not asked for, which the host would wait for.
+    """
     return values.new_zeros(len(values)).index_add(0, rows, values)
 
 
