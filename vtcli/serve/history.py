@@ -7,7 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def listed(found: Trajectory) -> dict[str, Any]:
 
 def card(found: Trajectory, images: LeasedImages) -> str:
     """A trajectory as report and ``vtcli view`` show it: HTML in which nothing of a client or a model is markup."""
-    return pages.body(viewer.card(Scored(found, Signals({}), None), ServedPictures(images.held)))
+    return pages.body(_card(found, ServedPictures(images.held)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class LiveCard:
 
     def ending(self, found: Trajectory, begin: int) -> str:
         """Its turns from number ``begin`` on, and the answer."""
-        return pages.ending(viewer.card(Scored(found, Signals({}), None), self.pictures, begin))
+        return pages.ending(_card(found, self.pictures, begin))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,12 @@ class ServedPictures:
         size = Markup('width="{}" height="{}"').format(ref.view_width, ref.view_height)
         address = answers.picture(ref)["url"]
         return Markup('<image {} preserveAspectRatio="none" data-href="{}"/>').format(size, address)
+
+
+def _card(found: Trajectory, pictures: viewer.Pictures, begin: int = 0) -> viewer.Card:
+    """The viewer's card without the rollout's own seed: the page shows the request's, which a client can send again."""
+    card = viewer.card(Scored(found, Signals({}), None), pictures, begin)
+    return replace(card, facts=tuple(fact for fact in card.facts if fact[0] != "seed"))
 
 
 def shown(found: Trajectory) -> dict[str, Any]:

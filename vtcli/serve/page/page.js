@@ -173,7 +173,7 @@ async function show(told, shown) {
   if (told.error) throw new Error(told.error.message);
   if (told.vtcli?.html) shown.inside.append(...(await drawn(shown.server, told.vtcli.html)));
   if (!told.choices[0]?.finish_reason) return;
-  const found = told.vtcli.choices[0];
+  const found = (shown.found = told.vtcli.choices[0]);
   shown.badge.textContent = found.stop.replaceAll("_", " ");
   shown.badge.classList.add(found.answered ? "ok" : "no_output");
   shown.facts.textContent = `seed ${told.vtcli.seed} · ${found.turns} turn${found.turns === 1 ? "" : "s"}`;
@@ -198,19 +198,24 @@ async function answer(asked, shown, signal) { // returns what went wrong
     shown.inside.append(shown.actions);
   }
 }
+function outcome(columns) { // what ended the rollouts
+  const open = columns.filter((one) => one.found && !one.found.answered).map((one) => one.found.stop.replaceAll("_", " "));
+  if (!open.length) return "Answered.";
+  return `${open.length === columns.length ? "No answer" : "One without an answer"}: the rollout ended by ${open.join(" and ")}.`;
+}
 async function ask(asked) {
   running?.abort();
   const mine = (running = new AbortController());
   $("stop").disabled = false;
   say("The policy is at work.");
-  const problems = await Promise.all(card(asked).map((shown) => answer(asked, shown, mine.signal)));
+  const columns = card(asked), problems = await Promise.all(columns.map((shown) => answer(asked, shown, mine.signal)));
   if (running !== mine) return; // another question was asked meanwhile
   running = null;
   $("stop").disabled = true;
   const failed = problems.find((one) => one !== null);
   await look();
   if (mine.signal.aborted) say("Stopped.");
-  else say(failed ?? "Answered.", failed !== undefined);
+  else say(failed ?? outcome(columns), failed !== undefined);
 }
 $("ask").onsubmit = (event) => {
   event.preventDefault();
