@@ -73,7 +73,7 @@ FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "see
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
     *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged"),
-    *("eval.device", "eval.merge"),
+    *("eval.device", "eval.merge", "eval.label"),
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 MEASURED = 256  # stored or imported trajectories at a time
@@ -388,7 +388,7 @@ class _Rollouts:
     ) -> None:
         """Rolls out and measures, with a bar for each task; ``earlier`` was finished before."""
         tasks = [scored.trajectory.sample.task for scored in earlier] + [request.sample.task for request in requests]
-        with ScoreBars(title, Counter(tasks)) as bars:
+        with ScoreBars(title, Counter(tasks), self.stage.work) as bars:
             for scored in earlier:
                 bars.add(scored.trajectory.sample.task, score_so_far(scored.trajectory, scored.signals))
 
@@ -488,12 +488,15 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
 
 
 def _print_again(config: Config, report: Artifact, parents: Mapping[str, Artifact]) -> None:
-    """Prints the tables of a report that was made before, from what it stores."""
+    """Prints the tables of a report that was made before, from what it stores, under the label of this command."""
     found = list(records.read(report.path / "trajectories.jsonl", Scored))
-    judge, label = answers_by(config.job) or results.ORACLE, folder.load_series(report.path)[-1].label
+    judge, stored = answers_by(config.job) or results.ORACLE, folder.load_series(report.path)[-1].label
+    label = config.label or stored
+    if label != stored:
+        print_line(f"the page of {report.ref} keeps the label {stored}; reuse=false measures again")
     run, probed = side_by_side.BenchmarkRun(label, judge, found), folder.load_probe(report.path)
     measured = _benchmark_results(config, found, label, judge)
     extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
     series, store = folder.load_series(report.path), ArtifactStore(RunSettings.of(config.job, "report").home)
     extra += emergent.tables(series, store, parents.get("model"), config.seed)
-    evaluated.show(report.path, extra, config.seed, faithful=config.policy == "imported")
+    evaluated.show(report.path, extra, config.seed, faithful=config.policy == "imported", label=label)

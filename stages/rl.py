@@ -309,7 +309,7 @@ def _train(run: _Training) -> None:
     every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best, config.checkpoint_best_mode)
     saver = Saver(learner, run.checkpoints, every, beside=config.checkpoint_beside)
     known = False  # that checkpoint_best is a metric
-    with StepBar("rl", total, done, quiet=rank != 0) as bar:
+    with StepBar("rl", total, done, quiet=rank != 0, work=run.stage.work) as bar:
         for step in range(done, total):
             index, within = locate(lengths, step)
             phase, begin = config.phases[index], time.perf_counter()

@@ -240,7 +240,7 @@ def _train(
     every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best, config.checkpoint_best_mode)
     saver = Saver(learner, checkpoints, every, beside=config.checkpoint_beside)
     known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # which is not measured in every step
-    with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
+    with StepBar("sft", steps, done, quiet=learner.rank != 0, work=stage.work) as bar:
         for step in range(done, steps):
             here, coming = [row.result() for row in coming], begin(step + 1)
             metrics = learner.update([here])  # shared out by computed tokens

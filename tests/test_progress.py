@@ -15,18 +15,18 @@ from vtcli.progress import RowBars
 def test_a_log_file_has_a_line_now_and_then_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seconds = iter([0.0, 10.0, 31.0, 40.0, 45.0, 46.0, 80.0])
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with RowBars() as bars:
         bars.begin("rows", 4, 1)
         bars.begin("none", 0)
         assert list(bars.track("none", [])) == []
-        for rows in (1, 1, 1):
-            bars.advance("rows", rows)
+        for now[0] in (10.0, 31.0, 40.0):
+            bars.advance("rows")
         bars.begin("measured", None)
-        for _ in range(3):
+        for now[0] in (45.0, 46.0, 80.0):
             bars.advance("measured")
-    assert capsys.readouterr().err == "rows 3/4\nrows 4/4\nmeasured 3\n"
+    assert capsys.readouterr().err == "rows 3/4, about 16 s left\nrows 4/4\nmeasured 3\n"
 
 
 def test_rows_that_are_left_out_count_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,31 @@ class LinePace:
         return True
 
 
+class TimeLeft:
+    """An estimate of the time that is left, from the pace since it was made; ``done`` were finished before."""
+
+    def __init__(self, done: int = 0) -> None:
+        self._begun, self._from = time.monotonic(), done
+
+    def text(self, done: int, total: int | None) -> str:
+        """``, about 3 min left``; empty where nothing is known or left."""
+        new = done - self._from
+        if total is None or new <= 0 or done >= total:
+            return ""
+        return f", {duration((time.monotonic() - self._begun) / new * (total - done))} left"
+
+
+def duration(seconds: float) -> str:
+    """A time for a person.
+
+    >>> [duration(s) for s in (7, 200, 10_000)]
+    ['about 7 s', 'about 3 min', 'about 2.8 h']
+    """
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
 class RowBars:
     """A bar for each set of rows that ``begin`` names; one without rows is not shown."""
 
@@ -59,6 +84,7 @@ class RowBars:
         self._bar, self._pace = progress_bar(), LinePace()
         self._tasks: dict[str, TaskID] = {}
         self._done: dict[str, int] = {}
+        self._left: dict[str, TimeLeft] = {}
         self._total: dict[str, int | None] = {}
 
     def __enter__(self) -> RowBars:
@@ -71,7 +97,7 @@ class RowBars:
     def begin(self, title: str, total: int | None, done: int = 0) -> None:
         """Starts a set of rows, of which an earlier attempt finished ``done``. ``total`` None: it is not known."""
         if total != 0:
-            self._done[title], self._total[title] = done, total
+            self._done[title], self._total[title], self._left[title] = done, total, TimeLeft(done)
             self._tasks[title] = self._bar.add_task(title, total=total, completed=done)
 
     def advance(self, title: str, rows: int = 1) -> None:
@@ -82,7 +108,8 @@ class RowBars:
         done, total = self._done[title], self._total[title]
         self._bar.update(self._tasks[title], completed=done)
         if self._bar.disable and self._pace.due(finished=done == total):
-            print_line(f"{title} {done}{f'/{total}' if total else ''}")
+            left = self._left[title].text(done, total)
+            print_line(f"{title} {done}{f'/{total}' if total else ''}{left}")
 
     def track(self, title: str, rows: Iterable[T]) -> Iterator[T]:
         """The rows, each counted when the next one is asked for. Rows that are left out count at the end."""

@@ -228,6 +228,21 @@ def test_a_users_own_folder_of_recipes(tmp_path: Path) -> None:
     assert composed("+recipe=mine", "--config-dir", str(tmp_path))["seed"] == 41
 
 
+def test_a_users_own_rubric_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file of any other group; its path stands in the configuration, so that its content counts."""
+    own = tmp_path / "judge" / "prompts"
+    own.mkdir(parents=True)
+    (own / "strict.yaml").write_text("about: answer")
+    words = [TOOLSRL, "scale=tiny", "--config-dir", str(tmp_path)]
+    named = compose.load("rl", [*words, "signals.answer.rubric=strict"])
+    assert named.values["signals"]["answer"]["rubric"] == str(own / "strict.yaml")
+    assert compose.load("rl", words).values["signals"]["answer"]["rubric"] == "deepeyes_answer"
+    monkeypatch.chdir(tmp_path)
+    ran: list[Any] = []
+    compose.run(compose.plan("rl", [*words, "signals.answer.rubric=strict"]), ran.append)
+    assert ran[0]["signals"] == named.values["signals"]
+
+
 def test_a_folder_that_may_not_be_read_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tmp_path.chmod(0o000)
     if os.geteuid() == 0:  # root may read anywhere
@@ -272,10 +287,11 @@ def hydra_run(folder: Path, *argv: str) -> str:
     return done.stdout
 
 
-def test_a_run_leaves_its_hydra_folder_under_work(tmp_path: Path) -> None:
+def test_a_run_leaves_its_hydra_folder_below_home(tmp_path: Path) -> None:
     out = hydra_run(tmp_path, TOOLSRL, "scale=tiny", "seed=3")
     assert out.strip() == "ran rl 3 tiny"  # logging goes to standard error
-    (overrides,) = tmp_path.glob("work/rl/*/*/.hydra/overrides.yaml")
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["artifacts"]
+    (overrides,) = tmp_path.glob("artifacts/work/rl/*/*/.hydra/overrides.yaml")
     assert overrides.read_text().split() == ["-", "stage=rl", "-", "+recipe=toolsrl", "-", "seed=3", "-", "+scale=tiny"]
 
 
@@ -283,7 +299,7 @@ def test_multirun_sweeps_values_and_groups(tmp_path: Path) -> None:
     out = hydra_run(tmp_path, TOOLSRL, "scale=tiny,node", "seed=1,2", "--multirun")
     ran = [line for line in out.splitlines() if line.startswith("ran")]
     assert ran == ["ran rl 1 tiny", "ran rl 1 node", "ran rl 2 tiny", "ran rl 2 node"]
-    assert len(list(tmp_path.glob("work/rl/*/*/[0-3]/.hydra/config.yaml"))) == 4
+    assert len(list(tmp_path.glob("artifacts/work/rl/*/*/[0-3]/.hydra/config.yaml"))) == 4
 
 
 def test_cfg_prints_the_job_and_runs_nothing(tmp_path: Path) -> None:
@@ -297,7 +313,7 @@ def test_the_submitit_launcher_runs_jobs_in_processes_of_their_own(tmp_path: Pat
     argv = [TOOLSRL, "scale=tiny", "seed=1,2", "--multirun", "hydra/launcher=submitit_local"]
     said = hydra_run(tmp_path, *argv).splitlines()
     assert said[-2:] == ["made 1", "made 2"]  # what jobs returned is told by the command itself
-    logs = "".join(p.read_text() for p in tmp_path.glob("work/rl/*/*/.submitit/*/*.out"))
+    logs = "".join(p.read_text() for p in tmp_path.glob("artifacts/work/rl/*/*/.submitit/*/*.out"))
     assert "ran rl 1 tiny" in logs
     assert "ran rl 2 tiny" in logs
 

@@ -98,6 +98,9 @@ def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
     assert stage.run(config(shelf, "benchmark=[vstar,mine]")).ref == made.ref  # the same files: nothing is made again
     told = capsys.readouterr().err
     assert "eval: 8 rollouts" not in told and "Benchmarks beside printed numbers" in told and "report.html" in told
+    assert stage.run(config(shelf, "benchmark=[vstar,mine]", "eval.label=BEFORE")).ref == made.ref  # a word of a table
+    told = capsys.readouterr().err
+    assert "eval: 8 rollouts" not in told and "BEFORE" in told.replace("label", "")
     later = stage.run(config(shelf, "benchmark=[vstar,mine]", f"eval.baseline={made.ref}", "eval.label=later"))
     page = (later.path / "report.md").read_text()
     assert "### Benchmarks beside the baseline" in page and "later, %" in page

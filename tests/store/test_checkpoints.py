@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from vtcli.errors import ConfigError, InputError
-from vtcli.runs.progress import StepBar, log_step
+from vtcli.runs.progress import PROGRESS, StepBar, log_step
 from vtcli.runs.track import NullTracker
 from vtcli.store import disk
 from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
@@ -123,9 +123,10 @@ def test_a_log_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         log_step(NullTracker(), tmp_path / "none" / "metrics.jsonl", {}, 0, "x")
 
 
-def test_a_bar_on_a_pipe_ends_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with StepBar("rl", 3, 1) as bar:
+def test_a_bar_on_a_pipe_ends_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with StepBar("rl", 3, 1, work=tmp_path) as bar:
         bar.advance("reward 0.1")
+        assert (tmp_path / PROGRESS).read_text() == "rl, step 2 of 3, about 0 s left"
         bar.advance("reward 0.2")
     assert "rl 3/3 reward 0.2" in capsys.readouterr().err
 

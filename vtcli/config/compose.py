@@ -274,7 +274,9 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
     what it returned in jobs of submitit, whose output goes to log files.
     """
     caller, failures = _process(), list[Exception]()
-    results = Path.cwd() / "work" / f".results-{secrets.token_hex(6)}"
+    submits = any(override.startswith("hydra/launcher=") for override in plan.overrides)
+    home = str(next(jobs(plan)).values["home"]) if submits else "."
+    results = Path.cwd() / home / "work" / f".results-{secrets.token_hex(6)}"
 
     def task(cfg: DictConfig) -> Any:
         hydra_config = HydraConfig.get()
@@ -282,7 +284,7 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
         flags = (f"--config-dir={plan.config_dir}",) if plan.config_dir else ()
         remember(plan.command, tuple(told), flags)
         try:
-            result = work(_plain(cfg))
+            result = work(_with_own_rubrics(_plain(cfg), plan.config_dir))
             if _process() != caller and "submitit" in str(hydra_config.launcher["_target_"]):
                 with results.open("a") as file:  # a line, written at once: jobs do not mix
                     file.write(f"{result}\n")
@@ -371,7 +373,7 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
     composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     ConfigLoaderImpl._apply_overrides_to_config(ours, composed)  # pyright: ignore[reportPrivateUsage]
-    values = _plain(composed)
+    values = _with_own_rubrics(_plain(composed), own)
 
     def set_here() -> dict[str, str]:
         found = dict(set_by())
@@ -490,6 +492,28 @@ def _set_in(message: str, origins: Mapping[str, str]) -> list[str]:
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False))
+
+
+def _with_own_rubrics(values: Any, own: Path | None) -> Any:
+    """The values with the names of rubrics that lie in the user's own folder, in ``judge/prompts``, as their paths.
+    Other groups are files of Hydra's, which finds them itself."""
+
+    def path(name: Any) -> Any:
+        file = Path(own or "") / "judge" / "prompts" / f"{name}.yaml"
+        return str(file) if own and isinstance(name, str) and file.is_file() else name
+
+    def changed(key: str, value: Any) -> Any:
+        if key == "rubric":
+            return path(value)
+        if key == "rubrics" and isinstance(value, dict):
+            return {each: path(name) for each, name in cast("dict[str, Any]", value).items()}
+        return _with_own_rubrics(value, own)
+
+    if isinstance(values, dict):
+        return {key: changed(key, value) for key, value in cast("dict[str, Any]", values).items()}
+    if isinstance(values, list):
+        return [_with_own_rubrics(value, own) for value in cast("list[Any]", values)]
+    return values
 
 
 @contextmanager

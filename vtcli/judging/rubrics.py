@@ -115,7 +115,10 @@ def load(name: str) -> Rubric:
     path = Path(name) if name.endswith(".yaml") else prompts_folder() / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in prompts_folder().glob("*.yaml")))
-        raise ConfigError(f"there is no rubric {name!r} ({path}); those of conf/judge/prompts are {known}")
+        raise ConfigError(
+            f"there is no rubric {name!r} ({path}); those of conf/judge/prompts are {known}. One of your own is "
+            f"judge/prompts/{Path(name).stem}.yaml in the folder of --config-dir, or a path that ends in .yaml"
+        )
     try:
         return codec.decode(Rubric, yaml.safe_load(path.read_text()))
     except (yaml.YAMLError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vtcli.benchmarks.benchmark import Benchmark
@@ -35,9 +36,11 @@ def tables(
     return [*found, *causal.tables([*((each.label, earlier) for each in before if earlier), (run.label, probed)])]
 
 
-def show(report: Path, extra: Sequence[Table], seed: int, *, faithful: bool) -> None:
-    """Prints a report's tables and says where its page is; ``faithful``: with faithful, unfaithful and no tool."""
-    series = folder.load_series(report)
+def show(report: Path, extra: Sequence[Table], seed: int, *, faithful: bool, label: str | None = None) -> None:
+    """Prints a report's tables and says where its page is; ``faithful``: with faithful, unfaithful and no tool;
+    ``label``: the model's name in place of the stored one."""
+    *before, last = folder.load_series(report)
+    series = (*before, replace(last, label=label or last.label))
     rows.show(series, seed)
     table = analyses.faithfulness(series[-1:], seed) if faithful else None
     printing.print_all([*([table] if table else []), *extra])

@@ -27,6 +27,9 @@ from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import image_file
 from vtcli.store.manifest import MANIFEST
 
+PROGRESS = "progress.txt"
+"""Of a work folder, as ``vtcli.runs.progress`` writes it."""
+
 MOST = 500
 """Entries of one answer to the page."""
 
@@ -170,7 +173,8 @@ class TrajectoryFeed:
             sent = self._entries[after : after + MOST]
             whole = whole and after + len(sent) == len(self._entries)
             state = {"run": self._run, "from": after, "entries": sent, "whole": whole}
-            return state | {"live": self.source.live and not gone, "ended": gone, "quiet_s": self._quiet_s()}
+            live = {"live": self.source.live and not gone, "ended": gone, "quiet_s": self._quiet_s()}
+            return state | live | {"progress": self._progress()}
 
     @property
     def titles(self) -> list[str]:
@@ -241,6 +245,13 @@ class TrajectoryFeed:
         last = max((curve.steps[-1] for curve in training.curves), default=0)
         self._drawn = len(data), [plots.curve(curve, training.phases, last) for curve in training.curves]
         return self._drawn[1]
+
+    def _progress(self) -> str:
+        """A line of a run under way: its step, of how many, and the time left; empty where there is none."""
+        try:
+            return (self.source.folder / PROGRESS).read_text() if self.source.live else ""
+        except OSError:
+            return ""
 
     def _quiet_s(self) -> int | None:
         """Whole seconds since a file changed; None without one."""

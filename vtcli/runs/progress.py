@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,18 +10,24 @@ from types import TracebackType
 
 from rich.progress import TextColumn
 
+from vtcli.errors import InputError
 from vtcli.foreign import print_line
-from vtcli.progress import LinePace, progress_bar
+from vtcli.progress import LinePace, TimeLeft, progress_bar
 from vtcli.protocols import Sampling, Tracker
 from vtcli.schema import Signals, Stop, Trajectory
 from vtcli.store import disk
 
+PROGRESS = "progress.txt"
+"""File of a work folder with a line for a person: the step or rollout, of how many, and the time left."""
+
 
 class StepBar:
-    """A progress bar over steps; on a pipe or in a job's log file, a line now and then."""
+    """A progress bar over steps; on a pipe or in a job's log file, a line now and then. ``work`` is the folder of the
+    run, whose progress `vtcli view --live` shows."""
 
-    def __init__(self, title: str, total: int, done: int, quiet: bool = False) -> None:
-        self._total, self._done, self._quiet, self._title = total, done, quiet, title
+    def __init__(self, title: str, total: int, done: int, quiet: bool = False, work: Path | None = None) -> None:
+        self._total, self._done, self._quiet, self._title, self._work = total, done, quiet, title, work
+        self._left = TimeLeft(done)
         self._bar, self._pace = progress_bar(quiet=quiet), LinePace()
         self._task = self._bar.add_task(title, total=total, completed=done)
 
@@ -37,28 +44,36 @@ class StepBar:
         """One more step is done."""
         self._done += 1
         self._bar.update(self._task, completed=self._done, description=f"{self._title} {note}")
+        if not self._quiet:
+            _keep(self._work, f"{self._title}, step {self._done} of {self._total}", self._time_left)
         if self._pace.due(finished=self._done == self._total):
             self._line(note)
 
+    @property
+    def _time_left(self) -> str:
+        return self._left.text(self._done, self._total)
+
     def _line(self, note: str) -> None:
         if self._bar.disable and not self._quiet:
-            print_line(f"{self._title} {self._done}/{self._total} {note}")
+            print_line(f"{self._title} {self._done}/{self._total} {note}{self._time_left}")
 
 
 class ScoreBars:
     """A progress bar a benchmark, with the mean score so far; on a pipe or in a job's log file, a line now and then.
 
     ``totals`` are the rollouts of each task. ``add`` counts what an earlier attempt finished, before the bars start.
+    ``work`` as for ``StepBar``.
     """
 
-    def __init__(self, title: str, totals: Mapping[str, int]) -> None:
-        self._title, self._totals = title, totals
-        self._done = dict.fromkeys(totals, 0)
+    def __init__(self, title: str, totals: Mapping[str, int], work: Path | None = None) -> None:
+        self._title, self._totals, self._work = title, totals, work
+        self._done, self._left = dict.fromkeys(totals, 0), TimeLeft()
         self._scores: dict[str, list[float]] = {task: [0.0, 0.0] for task in totals}  # sum and number
         self._bar, self._pace = progress_bar(TextColumn("{task.fields[score]}")), LinePace()
         self._tasks = {task: self._bar.add_task(f"{title} {task}", total=n, score="") for task, n in totals.items()}
 
     def __enter__(self) -> ScoreBars:
+        self._left = TimeLeft(sum(self._done.values()))
         self._bar.start()
         return self
 
@@ -76,14 +91,23 @@ class ScoreBars:
     def advance(self, task: str, score: float | None) -> None:
         """One more rollout is finished."""
         self.add(task, score)
+        done, total = sum(self._done.values()), sum(self._totals.values())
+        left = self._left.text(done, total)
+        _keep(self._work, f"{self._title}, rollout {done} of {total}", left)
         if self._bar.disable and self._pace.due(finished=self._done == self._totals):
             parts = [f"{task} {done}/{self._totals[task]} {self._score(task)}" for task, done in self._done.items()]
-            whole = f"{sum(self._done.values())}/{sum(self._totals.values())}"
-            print_line(f"{self._title} {whole}: {', '.join(part.strip() for part in parts)}")
+            print_line(f"{self._title} {done}/{total}: {', '.join(part.strip() for part in parts)}{left}")
 
     def _score(self, task: str) -> str:
         total, count = self._scores[task]
         return f"score {total / count:.3f}" if count else ""
+
+
+def _keep(work: Path | None, where: str, left: str) -> None:
+    """Writes the progress of a run into its folder. Trouble with the disk is for the run's own files to report."""
+    if work is not None:
+        with contextlib.suppress(InputError):
+            disk.write_atomic(work / PROGRESS, f"{where}{left}".encode(), durable=False)
 
 
 def score_so_far(trajectory: Trajectory, signals: Signals) -> float | None:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from vtcli import __version__
 from vtcli.errors import InputError
 from vtcli.foreign import one_line
 from vtcli.schema import SCHEMA_VERSION
@@ -87,6 +88,7 @@ class Lineage:
     parents: tuple[Lineage, ...] = ()
     problem: str | None = None
     path: Path | None = None  # None where ``problem`` is set
+    version_of_vtcli: str = ""
 
     def text(self, first: str = "", rest: str = "") -> str:
         """The tree, one artifact a line. ``first`` stands before the first line and ``rest`` before all others. What
@@ -95,7 +97,8 @@ class Lineage:
 
     def _lines(self, first: str, rest: str, listed: set[tuple[str, str]]) -> Generator[str]:
         facts = [self.kind, f"by {self.stage}" if self.stage else "", "" if self.seed is None else f"seed {self.seed}"]
-        facts += [f"commit {self.git_commit[:12]}" if self.git_commit else "", f"digest {self.digest[:12]}"]
+        version = f"vtcli {self.version_of_vtcli}" if self.version_of_vtcli else ""
+        facts += [f"commit {self.git_commit[:12]}" if self.git_commit else version, f"digest {self.digest[:12]}"]
         shown = one_line(", ".join(f for f in facts if f))
         trouble = f"  ! {one_line(self.problem)}" if self.problem else ""
         again = bool(self.parents) and (self.ref, self.digest) in listed
@@ -125,6 +128,7 @@ class Draft:
     overrides: tuple[str, ...] = ()
     git_commit: str | None = None  # of the code that made it; None: this code
     created: str = ""  # "": now
+    version_of_vtcli: str = __version__
 
     def commit(self, summary: Mapping[str, Any] | None = None) -> Artifact:
         """Makes the folder the next version of ``name``: hashed, synced, read-only, renamed into place.
@@ -156,6 +160,7 @@ class Draft:
                     summary=self.summary if summary is None else summary,
                     identity=self.identity,
                     overrides=self.overrides,
+                    version_of_vtcli=self.version_of_vtcli,
                 )
                 write(self.path, manifest)
                 target = self.store.root / self.name / f"v{version}"
@@ -239,6 +244,7 @@ class ArtifactStore:
                 return known
         added = {"ref": source.ref, "parents": codec.encode(made.parents)}
         kept = ("config", "seed", "fingerprint", "stage", "identity", "overrides", "git_commit", "created")
+        kept += ("version_of_vtcli",)
         details = {name: getattr(made, name) for name in kept}
         with self.draft(made.name, made.kind, summary={**made.summary, "added": added}, **details) as draft:
             with disk.checked(draft.path, "copy the artifact to"):

@@ -163,7 +163,8 @@ def _dataclass_reader(kind: type) -> Reader:
         if not made.keys() >= given.keys():
             _refuse(f"no keys but {sorted(made)}", sorted(given.keys() - made.keys()))
         if not given.keys() >= required:
-            _refuse("every required key; these are missing", sorted(required - given.keys()))
+            missing = ", ".join(sorted(required - given.keys()))
+            _refuse(f"every required key ({missing}: missing)", sorted(given))
         filled: dict[str, Any] = {}
         name = ""
         try:

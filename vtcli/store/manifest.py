@@ -77,6 +77,7 @@ class Manifest:
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what ``fingerprint`` is of; older: empty
     overrides: tuple[str, ...] = ()  # of the command line, in a sweep this job's own
+    version_of_vtcli: str = ""  # that made it; older manifests: empty
 
 
 @dataclass(frozen=True, slots=True)

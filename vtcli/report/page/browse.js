@@ -251,7 +251,7 @@ async function poll() {
       document.querySelector("#curves").innerHTML = found.curves.join("");
       document.querySelector("#training").hidden = !found.curves.length;
     }
-    const state = found.ended ? "The run has ended: `vtcli artifacts ls` lists what it made." : found.live ? `Followed while it runs; the newest rollout came ${found.quiet_s ?? 0} s ago.` : "";
+    const state = found.ended ? "The run has ended: `vtcli artifacts ls` lists what it made." : found.live ? `${found.progress ? `${found.progress}. ` : ""}Followed while it runs; the newest rollout came ${found.quiet_s ?? 0} s ago.` : "";
     document.querySelector("#state").textContent = state;
     settled = found.whole && !found.live;
     if (linked) follow();
