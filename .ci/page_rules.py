@@ -129,6 +129,20 @@ def keys_in_running_text(tree: Tree) -> Iterator[Violation]:
                     yield Violation(tree.at(page, span.start()), f"there is no key {key}")
 
 
+def table_of_signals(tree: Tree) -> Iterator[Violation]:
+    """docs/write-your-own.md has the table that `vtcli config signals` prints, after at most 1,500 words."""
+    from vtcli.signals import table
+
+    page = tree.root / "docs" / "write-your-own.md"
+    if not page.exists():
+        return
+    before, _, rest = tree.text(page).partition("<!-- signals -->\n")
+    if rest.partition("\n<!-- end -->")[0].splitlines() != table.lines():
+        yield Violation(tree.at(page, len(before)), "the table differs from what `vtcli config signals` prints")
+    if (words := len(before.split())) > 1500:
+        yield Violation(tree.at(page, 0), f"{words} words before the table, more than 1500")
+
+
 def figures_of_the_plan(tree: Tree) -> Iterator[Violation]:
     """docs/plan.md has the table of ``vtcli plan --check``, and docs/sandbox.md its cost of code."""
     from vtcli.plan.constants import Constants
@@ -219,6 +233,7 @@ RULES: tuple[Rule, ...] = (
     names_of_commands,
     composed_commands,
     keys_in_running_text,
+    table_of_signals,
     figures_of_the_plan,
     reproduction_pages,
     dockerfile,

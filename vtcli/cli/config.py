@@ -54,6 +54,15 @@ def validate(
     print_line(f"{count} configurations compose and bind.", sys.stdout)
 
 
+@app.command("signals")
+def signals() -> None:
+    """Print the facts that are measured of trajectories, which rewards read, as a table in Markdown."""
+    from vtcli.signals import table
+
+    for line in table.lines():
+        print_line(line, sys.stdout)
+
+
 def _recipe(word: str) -> str:
     """``toolsrl``, also where it is written as every stage takes it: ``+recipe=toolsrl``."""
     name = word.removeprefix("+").removeprefix("recipe=")

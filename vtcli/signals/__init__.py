@@ -1,6 +1,7 @@
 """Facts about one trajectory, one kind a file: measured once, stored with it, never weighted.
 
-``NAMES`` of a module says which values its ``measure`` gives: so it is known what measures a fact that is missing.
+``NAMES`` of a module lists the values that its ``measure`` gives, with a line on each for docs/write-your-own.md (from
+outside a list of names will do): so it is known what measures a fact that is missing.
 ``CLAIMED`` are those among them that are certain only once the sandbox has done the code's operations again.
 
 A signal may import judging, ``geometry`` and the schema. It must not know a reward, an engine or another trajectory.

@@ -17,7 +17,13 @@ from vtcli.schema import Json, Trajectory
 from vtcli.signals.rules import Rule, asks_judge, scored
 from vtcli.signals.scorers.grade import references
 
-NAMES = ("answer", "answer_index", "answer_map", "answer_score", "answer_correct")
+NAMES = {
+    "answer": "text of the answer; None without one",
+    "answer_index": "form tool: number of the image that the answer names",
+    "answer_map": "form tool: label to number of an image",
+    "answer_score": "form answer: score in [0, 1] by the row's rule or the judge",
+    "answer_correct": "form answer: 1 or 0",
+}
 
 MAX_INDEX = 999_999
 MAX_JUDGED_CHARS = 1000  # an answer as long as this is wrong without asking: DeepEyes' and CodeDance's guard in code

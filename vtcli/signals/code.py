@@ -14,7 +14,11 @@ from vtcli import geometry
 from vtcli.geometry import Box
 from vtcli.schema import CallResult, EnvTurn, ImageRef, Json, PolicyTurn, Trajectory
 
-NAMES = ("operations", "required", "search")
+NAMES = {
+    "operations": "per operation: turn, name, image, verified, box, iou",
+    "required": "operations that the truth asks for",
+    "search": "whether the task is a visual search",
+}
 CLAIMED = ("operations",)
 """Values that rest on what code claims to have done, see ``signals.claimed``."""
 

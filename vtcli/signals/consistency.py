@@ -10,7 +10,9 @@ from vtcli.protocols import Case, Judge
 from vtcli.schema import Stop, Trajectory
 from vtcli.signals.rules import Rule, scored
 
-NAMES = ("consistency",)
+NAMES = {
+    "consistency": "1 if the answer follows from the reasoning, else 0",
+}
 
 LAST_CHARS = 500
 """Characters of the reasoning before the answer that the judge sees, as in Thyme's released code."""

@@ -15,7 +15,10 @@ from vtcli.judging.separate import name_of
 from vtcli.protocols import Case, Judge, Ruling
 from vtcli.schema import Stop, Trajectory
 
-NAMES = ("evidence", "evidence_by")
+NAMES = {
+    "evidence": "per call: score in [0, 1] of what its image shows",
+    "evidence_by": "per call: who gave that score",
+}
 
 NOTHING = 0.0
 """Score of a call without an image, because the judge has nothing to look at. The paper's template scores images

@@ -13,7 +13,9 @@ from typing import Any
 from vtcli.protocols import Case, Judge
 from vtcli.schema import Stop, Trajectory
 
-NAMES = ("faithful",)
+NAMES = {
+    "faithful": "1 if any image of a call shows what the question is about",
+}
 
 
 async def measure(trajectory: Trajectory, *, judge: Judge, rubric: str = "codev_faithful") -> Mapping[str, Any]:

@@ -9,7 +9,13 @@ from typing import Any
 from vtcli.families.thoughts import THOUGHT, THOUGHT_END
 from vtcli.schema import Trajectory
 
-NAMES = ("format_ok", "format_codev", "format_codevision", "format_codedance", "format_thyme")
+NAMES = {
+    "format_ok": "tags of thought and answer are balanced, by DeepEyes' rule",
+    "format_codev": "CodeV's rule of format",
+    "format_codevision": "CodeVision's rule of format",
+    "format_codedance": "CodeDance's rule of format",
+    "format_thyme": "Thyme's rule of format: one thought, then one answer",
+}
 
 THINK = (THOUGHT, THOUGHT_END)
 ANSWER = ("<answer>", "</answer>")

@@ -7,7 +7,10 @@ from typing import Any, cast
 
 from vtcli.schema import Trajectory
 
-NAMES = ("frames", "frame_shown")
+NAMES = {
+    "frames": "per image of a video's frames: its index, the frames, verified",
+    "frame_shown": "1 if an image shows a frame that tells the answer",
+}
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:

@@ -8,7 +8,9 @@ from typing import Any
 from vtcli import geometry
 from vtcli.schema import Trajectory
 
-NAMES = ("orientations",)
+NAMES = {
+    "orientations": 'per image one of 8 orientations; "none" is upright',
+}
 CLAIMED = ("orientations",)
 
 

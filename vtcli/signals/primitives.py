@@ -8,7 +8,11 @@ from typing import Any
 from vtcli import geometry
 from vtcli.schema import Trajectory
 
-NAMES = ("drawn", "draw_truth", "draw_size")
+NAMES = {
+    "drawn": "per image with drawings: its index and what is drawn",
+    "draw_truth": "what should be drawn",
+    "draw_size": "width and height of image 0",
+}
 CLAIMED = ("drawn",)
 
 

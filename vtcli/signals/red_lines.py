@@ -14,7 +14,9 @@ from vtcli.geometry import Box
 from vtcli.schema import CallResult, ImageRef, Json, Trajectory
 from vtcli.signals.code import calls, canonical, chain_of, native, shown_box
 
-NAMES = ("red_lines",)
+NAMES = {
+    "red_lines": "per call: the lines that it crosses, such as invalid_coordinates",
+}
 
 SAME = 0.95  # IoU from which two boxes are one
 _OUTSIDE = re.compile(

@@ -13,7 +13,9 @@ from typing import Any
 from vtcli.protocols import Case, Judge
 from vtcli.schema import PolicyTurn, Stop, Trajectory
 
-NAMES = ("reply_evidence",)
+NAMES = {
+    "reply_evidence": "score in [0, 1] of the whole reply",
+}
 
 QUESTION_CHARS, REPLY_CHARS, MADE_IMAGES = 500, 6000, 3
 """The released code shows the question's first characters, the reply's last ones, and the first images."""

@@ -8,20 +8,20 @@ from typing import Any
 
 from vtcli.schema import CallStatus, PolicyTurn, Trajectory
 
-NAMES = (
-    "task",
-    "source",
-    "form",
-    "stop",
-    "turns",
-    "policy_tokens",
-    "images",
-    "calls",
-    "calls_ok",
-    "calls_by_tool",
-    "tools_ok",
-    "turn_calls",
-)
+NAMES = {
+    "task": "the row's task",
+    "source": "the set that an imported row comes from",
+    "form": "answer or tool",
+    "stop": "why the rollout ended: answered, max_turns, max_tokens, …",
+    "turns": "number of the policy's turns",
+    "policy_tokens": "tokens that the policy sampled",
+    "images": "number of images, the question's included",
+    "calls": "calls that the policy wrote",
+    "calls_ok": "calls that were carried out",
+    "calls_by_tool": "carried-out calls by tool name",
+    "tools_ok": "number of different tools carried out",
+    "turn_calls": "per turn: how each of its calls ended",
+}
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:

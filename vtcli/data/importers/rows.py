@@ -204,9 +204,9 @@ def place_problem(place: Place, reason: str, text: str) -> RowProblem:
 def open_rows(path: str, split: str, preset: str | None, own: Mapping[str, Any] | None) -> Rows:
     """The rows of a split. Raises ``InputError`` for a missing or damaged file."""
     mapping = read_mapping(preset, own)
-    source = sources.open_source(path, split, mapping.rows, mapping.parts)
     if mapping.shares and "{split}" in path:
         raise ConfigError(f"mapping.split has shares, and {path} has a file for each split: give one of both")
+    source = sources.open_source(path, split, mapping.rows, mapping.parts)
     if mapping.take is not None or mapping.split or mapping.shares:
         source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), sources.rows_split(split))
     base = Path(sources.located(path, split)).parent
