@@ -15,8 +15,8 @@ _STATED = re.compile(r"\s*+\(?([A-Za-z])(?:[).:]\s*+(.*)|\)?\s*+)", re.DOTALL)
 
 
 def held(row: Mapping[str, Any], paths: Sequence[str]) -> Any:
-    """What the columns of options hold: one that has a list, the first of several such; or one option each, of which
-    short rows have fewer.
+    """Returns the value of the columns of options: the first list, or one option of each column, of which short rows
+    have fewer.
 
     >>> held({"A": "red", "B": 2, "C": None}, ["A", "B", "C"]), held({"a": ["red"], "b": ["blue"]}, ["a", "b"])
     (['red', 2], ['red'])
