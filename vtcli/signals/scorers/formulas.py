@@ -61,6 +61,7 @@ _SILENT = re.compile(
 )
 _HYPHEN = re.compile(r"(?<=[^\W_])-(?=[^\W_])")
 _IMPLIES = re.compile(r"\\(?:Right|Longright|right)arrow(?![a-z])|\\implies(?![a-z])|=>|[\u21d2\u2192]")
+_INFINITY = re.compile(r"(?<![\\A-Za-z])infinity\b", re.IGNORECASE)
 _EQUALS = re.compile(r"(?<![<>!=:])={1,2}(?![=>])|[\u2248\u2208]|\\in(?![a-z])|\\(?:approx|simeq|equiv)(?![a-z])")
 _ORDER = re.compile(r"[<>\u2264\u2265\u2260]|\\(?:leq?|geq?|neq?|lt|gt|leqslant|geqslant)(?![a-z])")
 _BREAK = re.compile(r"[,;\u3001]|\s(?:and|or)\s|\s(?:\u548c|\u6216|\u4e0e|\u53ca)\s")
@@ -88,7 +89,7 @@ def same_formula(text: str, answer: str) -> bool:
 
 
 def _same(text: str, answer: str, depth: int = 0) -> bool:
-    sides = [_IMPLIES.split(side)[-1].strip() for side in (text, answer)]
+    sides = [_INFINITY.sub(r"\\infty", _IMPLIES.split(side)[-1].strip()) for side in (text, answer)]
     if _flat(sides[0]) == _flat(sides[1]):
         return True
     if max(map(len, sides)) > MAX_CHARS or depth > 2:
@@ -394,7 +395,7 @@ def _listed(value: str, number: int) -> Sequence[str]:
     found = items(value)
     if len(found) > 1 or number < 2:
         return found
-    text = squeezed(value).rstrip(" .")
+    text = re.sub(r"\s(?:and|和)\s|\s?;", ",", squeezed(value).rstrip(" ."))
     inner = re.findall(r"[\[({]([^\[\](){}]{1,2000})[\])}]", text)
     runs = re.findall(r"(?<![\w.,-])-?\d[-\d., ]{0,2000}", text if not inner else "")
     lists = [parts for part in (*inner, *runs) if len(parts := [p.strip() for p in part.split(",")]) == number]

@@ -51,6 +51,14 @@ _COUNTED = (  # words that follow a number of things, or the end
 _EASTERN = re.compile(
     rf"(?<![\u7b2c{_ONES}\u5341\u767e\u5343\u4e07])(?:([{_ONES}]?)\u5341([{_ONES}]?)|([{_ONES}])){_COUNTED}"
 )
+_KOREAN = {
+    word: n
+    for n, words in enumerate(("하나 한", "둘 두", "셋 세", "넷 네", "다섯", "여섯", "일곱", "여덟", "아홉", "열"), 1)
+    for word in words.split()
+}
+_SAID_IN_KOREAN = re.compile(
+    rf"(?<!\w)({'|'.join(_KOREAN)})(?=\s?(?:개|마리|명|대|장|권|병|사람|그루|송이|입니다|이다|$))"
+)
 _NONE = re.compile(  # "No cars.", but not "No images were given."
     r"(?:there (?:is|are) |i (?:can )?see )?(?:none|no one|no (?!images?\b|pictures?\b)(?:[\w-]+ ){0,2}[\w-]+s)"
     r"(?: (?:of|is|are|visible|there|here|in|on|at)\b.*)?",
@@ -131,6 +139,8 @@ def _numbers(text: str) -> set[Fraction]:
         return {
             Fraction(_EAST[one] if one else 10 * _EAST.get(tens, 1) + _EAST.get(ones, 0)) for tens, ones, one in eastern
         }
+    if korean := _SAID_IN_KOREAN.findall(text):
+        return {Fraction(_KOREAN[word]) for word in korean}
     return {Fraction(0)} if _NONE.fullmatch(text.strip(" \n.!*")) else set()
 
 

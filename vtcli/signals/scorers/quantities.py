@@ -145,6 +145,9 @@ _FILLER = frozenset(
 )
 
 
+_SHARES = (Fraction(1, 100), Fraction(1, 1000))  # per cent, per mille
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """A number with what stands around it. ``decimal``: typed with a point or as a whole number, and so exact.
@@ -427,7 +430,7 @@ def _alike(one: Quantity, other: Quantity) -> bool:
         return False
     if not (one.east in other.east or other.east in one.east):
         return False
-    return not ((one.thing and other.unit) or (other.thing and one.unit))
+    return not any((a.thing or a.scale in _SHARES) and b.unit and not a.unit for a, b in ((one, other), (other, one)))
 
 
 def near(one: Fraction, other: Fraction, *, exact: bool) -> bool:

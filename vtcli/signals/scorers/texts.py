@@ -26,7 +26,7 @@ _COMBINING = "".join(chr(k) for k in range(0x300, 0xFE00) if unicodedata.categor
 _LETTER = r"[^\W\d_]"
 _OPERATOR = (  # between numbers or single letters; between words it is punctuation
     rf"(?:(?<=\d)|(?<=\d\s))[-~](?=\s?\d)|(?<!\w\w)(?:(?<={_LETTER})|(?<={_LETTER}\s))-(?=\s?{_LETTER}(?!\w))"
-    rf"|(?<=[\w)\]}}%])\s?/(?=\s?\w)(?<!{_LETTER}{{3}}/)|(?<=[\w)])/(?=\d|{_LETTER}{{1,2}}(?!\w))"
+    rf"|(?<=[\w)\]}}%])\s?/(?=\s?\w)(?<!{_LETTER}{{3}}/)|(?<=[\w)])/(?=\d|{_LETTER}(?!\w))"
     r"|(?:(?<=[\w)\]}%$'])|(?<=[\w)\]}%$']\s))=(?=\s?[^\s=>])"
     rf"|(?:(?<=\d)|(?<=\d\s)):(?=\s?\d)|(?<!\w\w)(?<={_LETTER}):(?={_LETTER}(?!\w))"
     r"|(?:(?<=[\w)])|(?<=[\w)]\s))\*(?=\s\S)(?<=\s\*)|(?<=[\w)])\*(?=[\w(])"
@@ -116,8 +116,9 @@ def unboxed(text: str) -> str:
 
 def boxed(text: str) -> str | None:
     r"""Content of the last ``\boxed{…}``, braces balanced; None without one."""
-    start = text.rfind("\\boxed")
-    begin = start + len("\\boxed")
+    word = max(("\\boxed", "\\fbox"), key=text.rfind)
+    start = text.rfind(word)
+    begin = start + len(word)
     begin += text[begin : begin + 1] == " "
     if start < 0 or text[begin : begin + 1] != "{":
         return None
