@@ -8,6 +8,7 @@ import pytest
 from fakes import make_sample, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import failures
 
 from vtcli.errors import InputError
 from vtcli.schema import Stop
@@ -54,9 +55,8 @@ def test_without_an_answer_the_score_is_zero_not_missing():
     assert asyncio.run(answer.measure(cut))["answer_score"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("text", "index"),
-    [
+def test_an_image_index():
+    table = [
         ("1", 1),
         (" 0 ", 0),
         ("007", 7),
@@ -67,17 +67,18 @@ def test_without_an_answer_the_score_is_zero_not_missing():
         ("²", None),
         ("", None),
         ('"red tag": 1', None),
-    ],
-)
-def test_an_image_index(text, index):
-    values = measured(text, form="tool")
-    assert values["answer_index"] == index
-    assert values["answer_score"] is values["answer_correct"] is None
+    ]
+
+    def check(text, index):
+        values = measured(text, form="tool")
+        assert values["answer_index"] == index
+        assert values["answer_score"] is values["answer_correct"] is None
+
+    assert not failures(table, check)
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
+def test_a_map_of_labels_to_images():
+    table = [
         ('"red tag": 1', {"red tag": 1}),
         ('"bike": 3, "person": 8', {"bike": 3, "person": 8}),
         ('{"bike": 3}', {"bike": 3}),
@@ -93,10 +94,12 @@ def test_an_image_index(text, index):
         ("{}", None),
         ("", None),
         ("1", None),
-    ],
-)
-def test_a_map_of_labels_to_images(text, named):
-    assert measured(text, form="tool")["answer_map"] == named
+    ]
+
+    def check(text, named):
+        assert measured(text, form="tool")["answer_map"] == named
+
+    assert not failures(table, check)
 
 
 @given(st.text(max_size=40), st.sampled_from([READ_X, READ_XY, COUNT, {}, {"truth": {}}, {"form": "tool"}]))
@@ -107,13 +110,21 @@ def test_no_answer_is_too_strange(text, changes):
         assert values["answer_correct"] in (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("truth", "rule"),
-    [(READ_X["truth"], "values"), (COUNT["truth"], "counts"), ({"number": 1.0}, "mra"), ({"choices": ["K"]}, "choices"),
-     ({"choices": []}, "judge"), ({}, "judge"), ({"rule": "exact", "number": 1.0}, "exact")],
-)  # fmt: skip
-def test_what_was_stored_without_a_rule_is_scored_by_what_its_truth_has(truth, rule):
-    assert rules.rule_of(make_sample(task="mine", truth=truth)) == rule
+def test_what_was_stored_without_a_rule_is_scored_by_what_its_truth_has():
+    table = [
+        (READ_X["truth"], "values"),
+        (COUNT["truth"], "counts"),
+        ({"number": 1.0}, "mra"),
+        ({"choices": ["K"]}, "choices"),
+        ({"choices": []}, "judge"),
+        ({}, "judge"),
+        ({"rule": "exact", "number": 1.0}, "exact"),
+    ]
+
+    def check(truth, rule):
+        assert rules.rule_of(make_sample(task="mine", truth=truth)) == rule
+
+    assert not failures(table, check)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import tiny_model
 from fakes import called, code_card, make_pixels, make_sample, make_trajectory, sure, tagged
+from tables import failures
 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
@@ -185,9 +186,8 @@ def test_native_tools_have_the_same_names(tmp_path):
     assert lines(trajectory) == [[], [], ["invalid_coordinates"], [], []]
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "expected"),
-    [
+def test_names():
+    table = [
         ("rotate", {"degrees": 90}, "rotate_90"),
         ("rotate", {"degrees": 184.9}, "rotate_180"),
         ("rotate", {"degrees": -90}, "rotate_270"),
@@ -214,18 +214,19 @@ def test_native_tools_have_the_same_names(tmp_path):
         ("other", {"kind": "unchanged"}, None),
         ("resize", {"by": "sandbox"}, None),
         ("levitate", {}, "other"),  # a forged record
-    ],
-)
-def test_names(name, given, expected):
-    assert canonical({"name": name, "arguments": given}) == expected
+    ]
+
+    def check(name, given, expected):
+        assert canonical({"name": name, "arguments": given}) == expected
+
+    assert not failures(table, check)
 
 
 # The truth
 
 
-@pytest.mark.parametrize(
-    ("truth", "needs", "searched"),
-    [
+def test_what_the_truth_asks_for():
+    table = [
         ({}, None, None),
         ({"choices": ["a"]}, None, None),
         ({"transform": "none"}, [], False),
@@ -237,25 +238,28 @@ def test_names(name, given, expected):
         ({"boxes": []}, [], False),
         ({"primitives": []}, [], False),
         ({"required": ["crop", "enhance"], "search": False}, ["crop", "enhance"], False),  # the data says so
-    ],
-)
-def test_what_the_truth_asks_for(truth, needs, searched):
-    assert (required(truth), search(truth)) == (needs, searched)
+    ]
+
+    def check(truth, needs, searched):
+        assert (required(truth), search(truth)) == (needs, searched)
+
+    assert not failures(table, check)
 
 
-@pytest.mark.parametrize(
-    ("truth", "searched"),
-    [
+def test_rows_of_others_are_visual_searches_by_their_source():
+    table = [
         ({"source": "chart"}, True),
         ({"source": "GeoQA"}, False),
         ({"source": "GeoQA", "search": True}, True),  # the row itself goes before
         ({"source": "chart", "boxes": []}, False),
         ({"choices": ["a"]}, None),
-    ],
-)
-def test_rows_of_others_are_visual_searches_by_their_source(truth, searched):
-    assert search(truth, ["vstar", "chart"]) is searched
-    assert search({"source": "chart"}) is None  # nobody named sources
+    ]
+
+    def check(truth, searched):
+        assert search(truth, ["vstar", "chart"]) is searched
+        assert search({"source": "chart"}) is None  # nobody named sources
+
+    assert not failures(table, check)
 
 
 def test_what_undoes_a_mirrored_turn():

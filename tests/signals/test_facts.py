@@ -13,6 +13,7 @@ from fakes import make_sample, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 from qwen_views import sizing
+from tables import failures
 
 from vtcli.errors import ConfigError
 from vtcli.schema import Stop
@@ -49,9 +50,8 @@ def sample_of(store, size, **changes):
 # Format
 
 
-@pytest.mark.parametrize(
-    ("texts", "ok"),
-    [
+def test_format(store):
+    table = [
         (["<think>a</think><answer>b</answer>"], True),
         (["<answer>b</answer>"], True),
         (["<think>a<answer>b</answer>"], False),
@@ -64,20 +64,21 @@ def sample_of(store, size, **changes):
         (["<answer>" + "x" * 1000 + "</answer>"], False),
         ([("image_rotate_tool", {"angle": 90}), "<answer>b</answer>"], True),
         (["<think>" + '<tool_call>{"name": "f"}</tool_call>', "<answer>b</answer>"], False),
-    ],
-)
-def test_format(store, texts, ok):
-    trajectory = make_trajectory(make_sample(store), texts, store)
-    assert measured(format_signal.measure, trajectory)["format_ok"] is ok
+    ]
+
+    def check(texts, ok):
+        trajectory = make_trajectory(make_sample(store), texts, store)
+        assert measured(format_signal.measure, trajectory)["format_ok"] is ok
+
+    assert not failures(table, check)
 
 
 CALL = '<tool_call>{"name": "f"}</tool_call>'
 RULES = ("codev", "codevision", "codedance", "thyme")
 
 
-@pytest.mark.parametrize(
-    ("texts", "kept"),
-    [
+def test_each_paper_keeps_its_own_form(store):
+    table = [
         (["<think>a</think><answer>b</answer>"], "codev codevision codedance thyme"),
         (["<answer>b</answer>"], "codev codedance"),
         (["so <answer>b</answer> it is"], "codev codedance"),
@@ -97,11 +98,13 @@ RULES = ("codev", "codevision", "codedance", "thyme")
         (["<think>a</think>" + CALL, "<think>b</think><answer>c</answer>"], "codev codevision codedance"),
         ([CALL, "<think>b</think><answer>c</answer>"], "codev codedance"),
         (["<think>a</think><answer>" + "x" * 1000 + "</answer>"], "codev codevision thyme"),
-    ],
-)
-def test_each_paper_keeps_its_own_form(store, texts, kept):
-    found = measured(format_signal.measure, make_trajectory(make_sample(store), texts, store))
-    assert [rule for rule in RULES if found[f"format_{rule}"]] == kept.split()
+    ]
+
+    def check(texts, kept):
+        found = measured(format_signal.measure, make_trajectory(make_sample(store), texts, store))
+        assert [rule for rule in RULES if found[f"format_{rule}"]] == kept.split()
+
+    assert not failures(table, check)
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "x", "<code>"]), max_size=12))
@@ -112,10 +115,14 @@ def test_spans_are_those_of_the_released_codes_expression(parts):
         assert list(format_signal._spans(text, (opening, closing))) == expected
 
 
-@pytest.mark.parametrize("stop", [stop for stop in Stop if stop is not Stop.ANSWERED])
-def test_a_rollout_that_was_cut_off_keeps_no_form(store, stop):
-    trajectory = make_trajectory(make_sample(store), ["<think>a</think><answer>b</answer>"], stop=stop)
-    assert measured(format_signal.measure, trajectory) == dict.fromkeys(format_signal.NAMES, False)
+def test_a_rollout_that_was_cut_off_keeps_no_form(store):
+    table = [stop for stop in Stop if stop is not Stop.ANSWERED]
+
+    def check(stop):
+        trajectory = make_trajectory(make_sample(store), ["<think>a</think><answer>b</answer>"], stop=stop)
+        assert measured(format_signal.measure, trajectory) == dict.fromkeys(format_signal.NAMES, False)
+
+    assert not failures([(case,) for case in table], check)
 
 
 def test_a_thought_that_the_prompt_opens_counts_as_opened(store):
@@ -206,20 +213,21 @@ def test_without_true_boxes_nothing_is_measured(store):
 # Orientation
 
 
-@pytest.mark.parametrize(
-    ("start", "fix"),
-    [
+def test_one_call_sets_a_page_upright(store):
+    table = [
         ("rot90", (ROTATE, {"angle": 270})),
         ("rot180", (ROTATE, {"angle": 180})),
         ("rot270", (ROTATE, {"angle": 90})),
         ("hflip", (FLIP, {"direction": "horizontal"})),
         ("vflip", (FLIP, {"direction": "vertical"})),
-    ],
-)
-def test_one_call_sets_a_page_upright(store, start, fix):
-    sample = sample_of(store, (30, 20), task="rotflip", truth={"transform": start})
-    trajectory = make_trajectory(sample, [fix, "<answer>1</answer>"], store)
-    assert measured(orientation.measure, trajectory) == {"orientations": [start, "none"]}
+    ]
+
+    def check(start, fix):
+        sample = sample_of(store, (30, 20), task="rotflip", truth={"transform": start})
+        trajectory = make_trajectory(sample, [fix, "<answer>1</answer>"], store)
+        assert measured(orientation.measure, trajectory) == {"orientations": [start, "none"]}
+
+    assert not failures(table, check)
 
 
 def test_orientation_follows_the_image_acted_on_and_survives_crops_and_drawings(store):
