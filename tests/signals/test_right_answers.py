@@ -116,6 +116,32 @@ def test_a_number_is_right_in_every_way_of_writing_and_no_other_number_is(
         assert rules.score(sample, way.format(other))[1] == 0
 
 
+UNITS = (  # of the same unit, how many of the second are one of the first
+    *(("cm", "mm", 10), ("m", "厘米", 100), ("km", "meters", 1000), ("hours", "min", 60), ("kg", "g", 1000)),
+    *(("m^2", "cm²", 10_000), ("square meters", "cm^{2}", 10_000), ("dollars", "cents", 100), ("km/h", "kmh", 1)),
+)
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.sampled_from(UNITS))
+def test_units_convert_and_ranges_and_times_are_not_computed(one: int, other: int, units: tuple[str, str, int]) -> None:
+    large, small, factor = units
+    for rule in ("formula", "numeric", "judge"):
+        assert rules.score(sample_of(rule, f"{one} {large}"), f"{one * factor} {small}")[1] == 1
+        assert rules.score(sample_of(rule, f"{one} {large}"), f"{other} {small}")[1] == (other == one * factor)
+    low, high = sorted((one, one + other))
+    pairs = [
+        (f"{low}-{high}", f"{low + 1}-{high + 1}", 0),
+        (f"{low}-{high}", f"{low} – {high}", 1),
+        (f"{low}-{high}", f"{low - high}", 0),
+        (f"{one % 12}:{other % 30:02d}", f"{one % 12 * 2}:{other % 30 * 2:02d}", one % 12 == other % 30 == 0),
+        (str(one), f"x \\ge {one}", 0),
+        (f"{one}, {one + other}", f"{one + other}, {one}", 1),
+        (f"{one}, {one + other}", f"{one}", 0),
+    ]
+    for answer, reply, right in pairs:
+        assert (answer, reply, rules.score(sample_of("formula", answer), reply)[1]) == (answer, reply, int(right))
+
+
 @given(st.sampled_from(range(4)), st.permutations(("red", "blue", "dark blue", "Not shown.")), st.integers(0, 7))
 def test_any_order_of_options_reads_back(index: int, options: list[str], dress: int) -> None:
     way = ("{}", "({})", "{}.", "Answer: {}", "答案是{}", "我选{}选项", "{}が正解です", "정답은 {}입니다")[dress]
