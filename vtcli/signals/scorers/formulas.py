@@ -94,10 +94,13 @@ def _same(text: str, answer: str, depth: int = 0) -> bool:
         return True
     if max(map(len, sides)) > MAX_CHARS or depth > 2:
         return same_words(*sides)
-    shapes = [quantities.read(side) for side in sides]
+    shapes = [quantities.read(side) or _spelled(side) for side in sides]
     if None in shapes:
         if sum(_ORDER.search(side) is not None for side in sides) == 1 and any(side[:1] in _OPEN for side in sides):
-            return _compared(sides[0], sides[1], None, None)  # x > 4 and (4, \\infty)
+            intervals = [_interval(side) or side for side in sides]
+            if intervals == sides:
+                return _compared(sides[0], sides[1], None, None)  # x > 4 and (4, \\infty)
+            return _same(intervals[0], intervals[1], depth + 1)
         solved = [side if len(_items(side)) > 1 else _solved(side, depth) for side in sides]
         if solved[0] is None or solved[1] is None:
             return solved[0] is solved[1] and _compared(sides[0], sides[1], None, None)
@@ -114,6 +117,20 @@ def _same(text: str, answer: str, depth: int = 0) -> bool:
     ):
         return same_words(*sides)
     return _compared(sides[0], sides[1], one, other)
+
+
+def _spelled(text: str) -> Quantity | None:
+    value = numerals.spelled(text)
+    return None if value is None else Quantity(value, decimal=True)
+
+
+def _interval(text: str) -> str | None:
+    """``1 < x \\le 3`` as ``(1, 3]``; None for another relation."""
+    text = plain(text)
+    signs, parts = _ORDER.findall(text), _ORDER.split(text)
+    if len(parts) != 3 or not is_name(parts[1]) or not set(signs) <= {"<", "\u2264"}:
+        return None
+    return f"{'(' if signs[0] == '<' else '['}{parts[0].strip()}, {parts[2].strip()}{')' if signs[1] == '<' else ']'}"
 
 
 def _compared(text: str, answer: str, one: object, other: object) -> bool:
@@ -141,6 +158,7 @@ def _value(found: Quantity) -> str:
     return f"\\frac{{{value.numerator}}}{{{value.denominator}}}" if value.denominator > 1 else str(value.numerator)
 
 
+_APPLIED = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln|exp|angle|triangle|overline|vec|frac|sqrt)\s?$")
 _LAST_WORD = re.compile(
     r"(?:(?<=[\s)}\d])(?:square |cubic )?[A-Za-z]{2,12}|(?<=\s)[A-Za-z])(?:\s?/\s?[A-Za-z]{1,12})?"
     r"(?:\s?\^\s?\{?\d\}?)?$"
@@ -149,12 +167,8 @@ _LAST_WORD = re.compile(
 
 def _without_unit(text: str) -> tuple[str, units.Unit | None]:
     """A formula for math-verify, and the unit that ended it: ``2\\sqrt{3}\\text{ cm}``."""
-    bare = re.sub(r"\s\^", "^", unwrapped(text)).strip()
-    if (
-        (match := _LAST_WORD.search(bare))
-        and match.start()
-        and not re.search(r"\\[A-Za-z]*\s?$", bare[: match.start()])
-    ):
+    bare = re.sub(r"\s\^", "^", unwrapped(latex(text))).strip()
+    if (match := _LAST_WORD.search(bare)) and match.start() and not _APPLIED.search(bare[: match.start()]):
         unit, end = units.read(bare, match.start())
         if unit is not None and end == len(bare):
             return latex(bare[: match.start()]), unit

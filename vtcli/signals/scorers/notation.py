@@ -100,7 +100,7 @@ def spaced(text: str) -> str:
 def unwrapped(text: str) -> str:
     """The text without ``\\text{…}`` and the like around its parts."""
     for _ in range(3):  # nested ones
-        text, number = _WRAPPED.subn(r" \1 ", text)
+        text, number = _WRAPPED.subn(lambda m: f" {m[1].replace('~', ' ')} ", text)
         if not number:
             break
     return text

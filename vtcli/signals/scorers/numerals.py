@@ -97,6 +97,12 @@ def read(text: str) -> Fraction | None:
     return None
 
 
+def spelled(text: str) -> Fraction | None:
+    """The number that a text spells and nothing else: ``three``, ``twenty-one``."""
+    match = _SPELLED.fullmatch(text.strip(" .!"))
+    return None if match is None or match[1] or match[3] else read(text)
+
+
 def true_number(answer: str) -> Fraction | None:
     """The number of a reference answer: ``1,200`` and ``five`` are numbers there, too."""
     value = fraction(answer)

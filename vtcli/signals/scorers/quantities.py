@@ -209,6 +209,8 @@ def read(text: str) -> Shape | None:
         text = text[1:-1].strip()
     if text.startswith("(") and text.endswith(")") and re.fullmatch(NUMBER, text[1:-1].strip()):
         text = text[1:-1].strip()
+    if re.fullmatch(r"[1-9]\d{0,2}(?: \d{3}){1,9}", text):
+        text = text.replace(" ", "")  # 5 000
     return _bound(text) or _parts(text) or _sum(text) or quantity(text)
 
 
