@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,7 +73,7 @@ def drawn(seed: int, ranks: int, each: int) -> list[RowGroup]:
     )
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16, 32])
+@each_case("ranks", [2, 3, 4, 8, 16, 32])
 def test_heavy_tails_are_even_and_no_group_is_torn_for_nothing(ranks: int) -> None:
     """Where a rank has 4 groups or more and none of them takes more than the mean of a rank."""
     seen = uneven = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pytest
+from cases import each_case
 
 from vtcli.algo.buckets import macro
 from vtcli.algo.clusters import cluster_sums, interval
@@ -24,7 +24,7 @@ def coverage(ends: Callable[[np.random.Generator], tuple[float | None, float | N
     return sum(low is not None and high is not None and low <= truth <= high for low, high in found) / REPEATS
 
 
-@pytest.mark.parametrize(("n", "share"), [(20, 0.5), (50, 0.9), (191, 0.8)])
+@each_case(("n", "share"), [(20, 0.5), (50, 0.9), (191, 0.8)])
 def test_shares_of_questions(n: int, share: float) -> None:
     def ends(rng: np.random.Generator) -> tuple[float | None, float | None]:
         found = wilson(int(rng.binomial(n, share)), n)
@@ -52,7 +52,7 @@ def test_rollouts_of_one_question_are_alike() -> None:
     assert coverage(by_rollout, 0.5) < 0.9
 
 
-@pytest.mark.parametrize("clusters", [40, 120])
+@each_case("clusters", [40, 120])
 def test_clusters_of_unequal_size(clusters: int) -> None:
     """A ratio over clusters of one to seven answers, alike within a cluster; few clusters are a little too narrow."""
 

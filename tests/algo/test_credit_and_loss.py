@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import tiny_model
 import torch
+from cases import each_case
 from fakes import make_sample, make_scored, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,7 +127,7 @@ def test_row_weights_by_hand() -> None:
         row_weights([row(0)], "token-mean", 10)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ratio", "advantage", "loss", "clipped", "gradient"),
     [  # low 0.2, high 0.3, dual clip 3; d loss / d logp = -A r where it is not clipped
         (1.0, 2.0, -2.0, 0, -2.0),
@@ -219,7 +220,7 @@ def test_kl_estimates_by_hand() -> None:
     assert found == pytest.approx([math.log(2), math.log(2) ** 2 / 2, 0.5 + math.log(2) - 1], abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+@each_case("kind", ["k1", "k2", "k3"])
 def test_the_mean_of_every_estimate_is_the_kl(kind) -> None:
     learner, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.4, 0.4, 0.2])
     exact = float((learner * (learner / reference).log()).sum())
@@ -227,7 +228,7 @@ def test_the_mean_of_every_estimate_is_the_kl(kind) -> None:
     assert mean == pytest.approx(exact, rel=0.05 if kind == "k2" else 1e-5)  # k2 is biased, slightly
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         *({"clip_low": 0.0}, {"clip_low": 1.5}, {"dual_clip": 1.0}, {"importance_cap": 0.5}, {"kl_coef": -1.0}),
@@ -280,7 +281,7 @@ def test_an_empty_mask_is_refused() -> None:
     assert imitation_row("x", [((1, 2), False), ((3,), True)], []).mask == (0, 0, 1)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("names", "said"),
     [
         ([], "is empty"),

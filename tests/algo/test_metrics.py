@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from cases import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ def test_wilson_at_the_edges_keeps_an_interval() -> None:
     assert every.low == pytest.approx(1 - 0.27753, abs=1e-4)
 
 
-@pytest.mark.parametrize(("hits", "n"), [(0, 0), (3, 2), (-1, 5)])
+@each_case(("hits", "n"), [(0, 0), (3, 2), (-1, 5)])
 def test_wilson_refuses_impossible_counts(hits: int, n: int) -> None:
     with pytest.raises(ValueError, match="hits"):
         metrics.wilson(hits, n)
@@ -159,7 +160,7 @@ def test_interval_and_test_of_shares_agree() -> None:
             assert_agree(got)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("draw", "mean", "n", "least"),
     [
         (lambda rng, n: rng.normal(0.3, 1, n), 0.3, 12, 0.92),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from cases import each_case
 
 from vtcli.algo.optim import Optim, learning_rate
 from vtcli.config.bounds import OutOfBounds
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("steps", "warmup"),
     [(797, 40), (7805, 391), (79, 4), (78, 4)],  # 5 % of CodeDance's, CodeV's and CodeVision's steps, rounded up
 )
@@ -33,7 +34,7 @@ def test_a_share_of_the_schedule_that_follows_by_hand() -> None:
     assert [learning_rate(optim, s, 4) for s in range(4)] == pytest.approx([0.5, 1.0, 1.0, 0.5])
 
 
-@pytest.mark.parametrize("wrong", [1.5, -0.1])
+@each_case("wrong", [1.5, -0.1])
 def test_neither_a_share_nor_a_number_of_steps(wrong: float) -> None:
     with pytest.raises(OutOfBounds, match="warmup_steps"):
         Optim(warmup_steps=wrong)

@@ -6,6 +6,7 @@ import asyncio
 import math
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def signals(right, *turns, **changes):
     return Signals(base | {"turn_calls": [list(turn) for turn in turns]} | changes)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("scaling", "row"),
     [
         (Scaling(), (0.782, 0.681, 0.300, 0.069, -0.081, -0.153, -0.182)),  # gamma 4, beta 0.2
@@ -162,7 +163,7 @@ def test_broken_and_unjudged_members_do_not_count_in_mu():
     assert alone.parts["tool"] is None  # nobody knows mu
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("turns", "returns"),
     [
         ([["error"], ["ok"], ["timeout"], []], (-0.52, -0.1, -0.5, 0.0)),  # -0.5 + 0.2 (0 + 0.2 (-0.5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def only(found):
     return verdict
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "tool", "total"),
     [
         (signals(1, [1.0]), 0.5, 1.8),  # 1 + 0.3 + 0.5 * 1
@@ -52,7 +53,7 @@ def test_the_worked_example_of_the_docstring():
     assert verdict.total == pytest.approx(1.3417, abs=1e-4)  # 1 + 0.3 + 0.5 (1 + 0.25 - 1) / 3
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "total"),
     [
         (signals(1, [0.25, 1.0]), 1.8),  # 1 + 0.3 + 0.5 * 1, one value for the trajectory
@@ -65,7 +66,7 @@ def test_the_released_codes_way_by_hand(given, total):
     assert only(tapo([given], **CODE)).total == pytest.approx(total)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "tool"),
     [
         ({"reply_evidence": 0.75}, 0.375),  # 0.5 x 0.75, whatever the steps' evidence and red lines are
@@ -92,7 +93,7 @@ def test_a_judgement_of_the_whole_reply_pays_nothing_without_a_search_unless_eve
         Steps(red_line=-0.5, unit="reply")
 
 
-@pytest.mark.parametrize("steps", [Steps(), Steps(red_line=0.0, unit="reply")])
+@each_case("steps", [Steps(), Steps(red_line=0.0, unit="reply")])
 def test_the_outcome_alone_reads_no_signal_of_steps(steps):
     """Table 2's accuracy only: no judge of steps, and no row without a step's verdict is lost."""
     alone = Signals({"stop": "answered", "answer_correct": 1.0, "format_codev": True})
@@ -100,7 +101,7 @@ def test_the_outcome_alone_reads_no_signal_of_steps(steps):
     assert (verdict.total, verdict.parts) == (1.3, {"answer": 1.0, "tool": 0.0, "format": 0.3})
 
 
-@pytest.mark.parametrize("steps", [Steps(), Steps(unit="best")])
+@each_case("steps", [Steps(), Steps(unit="best")])
 def test_a_step_without_a_verdict_leaves_the_tools_part_and_the_total_open(steps):
     verdict = only(tapo([signals(1, [1.0, None], unjudged=["evidence"])], steps=steps))
     assert (verdict.total, verdict.parts) == (None, {"answer": 1.0, "tool": None, "format": 0.3})
@@ -122,7 +123,7 @@ def test_a_broken_rollout_has_no_verdict_and_changes_nobody_elses():
     assert tapo([fine, broken, fine]) == [*tapo([fine]), None, *tapo([fine])]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "words"),
     [
         ({"evidence": None}, "'evidence'"),
@@ -156,7 +157,7 @@ def test_samples_that_do_not_say_whether_there_is_something_to_search():
     assert only(tapo([signals(1, [], search=None)])).total == pytest.approx(1.3)  # no step, nothing to know
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("node", "words"),
     [
         ({"weights": {"answer": 0.5, "tool": 0.5}}, "rl.reward.weights: tool=0.5 must be at least 0 and less than"),

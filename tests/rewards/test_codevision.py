@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +48,7 @@ def test_both_required_tools_in_order_by_hand():
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("required", "done", "expected"),
     [
         (["rotate_90"], ["rotate_90"], 1.0),
@@ -77,7 +78,7 @@ def test_the_budget_of_a_crop_telescopes_to_the_best_iou(ious):
     assert play(given).must_use == pytest.approx(paid) == pytest.approx(max(ious))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("required", "done", "turns", "paper", "code"),
     [
         (["rotate_90", "crop"], ["rotate_90", ("crop", 0.5)], None, True, True),
@@ -100,7 +101,7 @@ def test_the_exact_bonus(required, done, turns, paper, code):
     assert only(given, **CODE).parts["exact"] == pytest.approx(0.1 * code)
 
 
-@pytest.mark.parametrize("tried", ["rotate_90", "rotate_180", "flip_vertical", ("rotate", None, None)])
+@each_case("tried", ["rotate_90", "rotate_180", "flip_vertical", ("rotate", None, None)])
 def test_trial_and_error_never_earns_more_than_the_exact_sequence(tried):
     """3.3.2 (a): the bonus tells "an immediate, correct tool call" from a solution by trial and error."""
     exact, tries = signals(1, ["rotate_270"], ["rotate_270"]), signals(1, ["rotate_270"], [tried, "rotate_270"])
@@ -139,7 +140,7 @@ def test_inferred_necessity_by_hand():
     assert found[0].total == pytest.approx(1 + 0.1 + 0.2 * gain + 0.2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("with_tool", "without", "gain"),
     [
         ([1], [0, 0, 0], 1.0),
@@ -165,7 +166,7 @@ def test_the_paper_parts_a_group_by_optional_tools_and_the_code_by_any():
     assert found[0].parts["suggested"] == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("done", "paper", "code"),
     [
         (["rotate_90", "enhance"], 0.2, 0.2),
@@ -185,7 +186,7 @@ def test_the_bonus_for_an_emergent_tool(done, paper, code):
     assert only(signals(0, ["rotate_90"], done)).parts["emergent"] == 0.0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("n", "calls", "paper", "code"),
     [
         (0, 1, 0.0, 0.0),
@@ -202,7 +203,7 @@ def test_the_turn_limit_by_hand(n, calls, paper, code):
     assert only(given, **CODE).parts["turn_limit"] == pytest.approx(code)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("required", "done", "paper", "code"),
     [
         ([], ["rotate_90"], -0.5, -0.5),
@@ -218,7 +219,7 @@ def test_inappropriate_orientation_tools(required, done, paper, code):
     assert only(signals(0, required, done), **CODE).parts["spurious"] == pytest.approx(code)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("right", "required", "done", "paper", "code_answer"),
     [
         (1, ["crop"], [("crop", 0.05)], -0.5, 0.05),  # the code: acc times must-use

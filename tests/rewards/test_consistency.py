@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import ConfigError
 from vtcli.rewards.consistency import accuracy_and_consistency as reward
@@ -14,7 +15,7 @@ def signals(right, follows, **changes):
     return Signals(base | changes)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "parts"),
     [
         (signals(1, 1), {"answer": 1.0, "consistency": 0.5, "format": 0.5}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import ConfigError
 from vtcli.rewards import deepeyes
@@ -13,7 +14,7 @@ def signals(score: float | None, calls: int, calls_ok: int, *, format_ok: bool =
     return Signals({"stop": stop, "format_ok": format_ok, "answer_score": score, "calls": calls, "calls_ok": calls_ok})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "total"),
     [
         (signals(1.0, 1, 1), 2.0),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import ConfigError
 from vtcli.rewards import require_finite, verdicts
@@ -24,7 +25,7 @@ def test_a_verdict_or_none_for_each_is_taken() -> None:
     assert verdicts(partial(own, found=found), GROUP) is found
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("found", "given"),
     [([Verdict(1.0, {})], "gave 1 of 2 trajectories"), ([0.5, None], "gave 0.5 for one of 2 trajectories")],
 )
@@ -33,7 +34,7 @@ def test_anything_else_names_the_reward(found: list[Any], given: str) -> None:
         verdicts(partial(own, found=found), GROUP)
 
 
-@pytest.mark.parametrize("found", [Verdict(float("nan"), {"a": 1.0}), Verdict(1.0, {}, (0.0, float("inf")))])
+@each_case("found", [Verdict(float("nan"), {"a": 1.0}), Verdict(1.0, {}, (0.0, float("inf")))])
 def test_a_verdict_that_is_not_finite_names_the_reward(found: Verdict) -> None:
     with pytest.raises(ConfigError, match=r"the reward \S*test_own\.own gave (nan|inf): Verdict\(.*Expected finite"):
         require_finite(partial(own, found=[found]), [None, Verdict(1.0, {}), found])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cases import each_case
 from fakes import ALL_TOOLS, make_trajectory
 from qwen_views import sizing
 
@@ -44,6 +45,7 @@ def store(tmp_path_factory):
     return ImageStore(tmp_path_factory.mktemp("images"), sizing(112 * 112, 112 * 112))
 
 
+@functools.cache
 def signals_of(store, task, number, form, teacher):
     item = generator(task)(seed=0, item=number, split="train", form=form)
     ref = store.add(item.pixels)
@@ -53,9 +55,9 @@ def signals_of(store, task, number, form, teacher):
     return asyncio.run(measure_all(trajectory, SIGNALS))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_perfect_tool_use_earns_the_whole_stage_1_reward(store, task):
-    group = [signals_of(store, task, number, "tool", PERFECT) for number in range(20)]
+    group = [signals_of(store, task, number, "tool", PERFECT) for number in range(12)]
     for verdict in toolsrl.stage1(group):
         assert verdict is not None
         assert verdict.parts["format"] == 0.0
@@ -64,17 +66,17 @@ def test_perfect_tool_use_earns_the_whole_stage_1_reward(store, task):
         assert verdict.total == 1.0 if task == "rotflip" else verdict.total > 0.9
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_perfect_play_answers_every_plain_question(store, task):
-    for number in range(20):
+    for number in range(12):
         values = signals_of(store, task, number, "answer", PERFECT).values
         assert (values["answer_score"], values["answer_correct"]) == (1.0, 1)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_wrong_tool_use_earns_clearly_less(store, task):
     good, bad = (
-        [toolsrl.tool_reward(signals_of(store, task, number, "tool", teacher)) for number in range(20)]
+        [toolsrl.tool_reward(signals_of(store, task, number, "tool", teacher)) for number in range(12)]
         for teacher in (PERFECT, HOPELESS)
     )
-    assert sum(good) / 20 - sum(bad) / 20 > 0.25
+    assert sum(good) / 12 - sum(bad) / 12 > 0.25

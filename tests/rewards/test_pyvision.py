@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ def signals(right, *turns, **changes):
     return Signals({"stop": "answered", "answer_correct": right, "turn_calls": [list(t) for t in turns]} | changes)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "paper", "code"),
     [
         (signals(1, ["ok"], ["ok"], ["ok"], []), 1.3, 1.3),  # 1 + 0.1 * 3
@@ -35,7 +36,7 @@ def test_by_hand(given, paper, code):
     assert accumulative([given], per_call=0.0)[0].total == given.values["answer_correct"]  # the ablation
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "truth", "expected"),
     [
         # Relative error 0.17 is below 1 - 0.5, 1 - 0.55 ... 1 - 0.8: seven of ten thresholds, and right.
@@ -73,7 +74,7 @@ def test_members_without_verdict_or_rollout():
     assert found == [None, Verdict(None, {"answer": None, "tool": None}), Verdict(None, {"answer": None, "tool": 0.0})]
 
 
-@pytest.mark.parametrize("missing", ["answer_correct", "turn_calls", "stop"])
+@each_case("missing", ["answer_correct", "turn_calls", "stop"])
 def test_what_was_not_measured_is_named(missing):
     values = {k: v for k, v in signals(1, ["ok"], []).values.items() if k != missing}
     with pytest.raises(ConfigError, match=f"'{missing}'"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import ConfigError
 from vtcli.rewards import grpo_accuracy, toolsrl
@@ -41,7 +42,7 @@ def test_zoom_by_hand():
     assert verdict.total == pytest.approx((best + (best + other) / 2) / 2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "expected"),
     [
         ({"answer_map": {"a": 3, "b": 3}}, 100 / 155),
@@ -106,7 +107,7 @@ def test_without_a_zoom_there_is_nothing():
     assert verdict.parts == {"tool_global": 0.0, "tool_answer": 0.0, "format": 0.0}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("orientations", "index", "expected"),
     [
         (["rot90", "none"], 1, 1.0),
@@ -158,7 +159,7 @@ def test_discrete_drawing_by_hand():
         toolsrl.Switches(draw_within=0)
 
 
-@pytest.mark.parametrize(("terms", "total"), [("both", 0.6625), ("global", 0.825), ("answer", 0.5)])
+@each_case(("terms", "total"), [("both", 0.6625), ("global", 0.825), ("answer", 0.5)])
 def test_one_half_alone_counts_in_full(terms, total):
     """Drawings of 0.825 (the best image) and 0.5 (the named one), see above; Eq. 12: (0.825 + 0.5) / 2."""
     verdict = only(toolsrl.stage1([drawing_signals()], switches=toolsrl.Switches(terms=terms)))
@@ -185,7 +186,7 @@ def test_format_costs_its_weight():
     assert only(toolsrl.stage1([signals], format_weight=1.0)).total == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("reward", [toolsrl.stage2, grpo_accuracy.accuracy])
+@each_case("reward", [toolsrl.stage2, grpo_accuracy.accuracy])
 def test_the_answer_and_the_format_are_all_that_counts_in_the_end(reward):
     good, bad = Signals(BASE | {"answer_score": 0.75}), Signals(BASE | {"answer_score": 0.75, "format_ok": False})
     verdicts = reward([good, bad])
@@ -193,7 +194,7 @@ def test_the_answer_and_the_format_are_all_that_counts_in_the_end(reward):
     assert verdicts[1].parts == pytest.approx({"answer": 0.75, "format": -0.2})
 
 
-@pytest.mark.parametrize("reward", [toolsrl.stage1, toolsrl.stage2, toolsrl.combined, grpo_accuracy.accuracy])
+@each_case("reward", [toolsrl.stage1, toolsrl.stage2, toolsrl.combined, grpo_accuracy.accuracy])
 def test_a_broken_rollout_has_no_verdict(reward):
     fine = zoom_signals(answer_score=1.0)
     broken = Signals({"stop": "broken"})
@@ -202,7 +203,7 @@ def test_a_broken_rollout_has_no_verdict(reward):
     assert verdicts[0] == verdicts[2] is not None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reward", "values", "missing"),
     [
         (toolsrl.stage1, BASE, "'orientations', 'zooms', 'drawn'"),

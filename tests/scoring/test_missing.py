@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cases import each_case
 from fakes import make_sample, make_trajectory
 
 from vtcli.config.binding import bind
@@ -51,7 +52,7 @@ def nothing(facts: Facts, signals: Signals) -> set[str]:
     return set()
 
 
-@pytest.mark.parametrize("name", sorted({*ALL, "consistency"}))
+@each_case("name", sorted({*ALL, "consistency"}))
 def test_every_signal_gives_what_its_module_declares(name: str, tmp_path: Path) -> None:
     node = ALL.get(name) or {"_target_": "vtcli.signals.consistency.measure"}
     signal = bind(node, name)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import each_case
 from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.errors import InputError
@@ -88,7 +89,7 @@ def line(value: Scored | Trajectory, **changes: object) -> str:
     return json.dumps(json.loads(records._line(value)) | changes) + "\n"  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "words"),
     [
         (["line", {"schema_version": 99}], "line 1 has schema version 99; this vtcli reads 1"),
@@ -118,7 +119,7 @@ def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path, capsys: pytest.Ca
     assert "the last line of" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "words"),
     [
         ("nowhere.jsonl", "it is no file, no folder, and no NAME:vN"),

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import native_tools
 
 from vtcli.errors import ToolError
@@ -74,7 +75,7 @@ def test_a_box_partly_outside_is_clamped_and_said():
     assert "cut at the image's edge" in out.note
 
 
-@pytest.mark.parametrize("angle", [90, 180, 270])
+@each_case("angle", [90, 180, 270])
 def test_rotation_is_clockwise(angle):
     pixels, ref = image(60, 40)
     out = ROTATE(pixels, ref, {"angle": angle})
@@ -117,7 +118,7 @@ def test_a_vertical_line_looks_as_thick_in_the_view_as_asked():
     assert out.transform == {"op": "vline", "x": 20}
 
 
-@pytest.mark.parametrize(("position", "rows"), [(0, [0, 1]), (40, [38, 39]), (39.9, [38, 39])])
+@each_case(("position", "rows"), [(0, [0, 1]), (40, [38, 39]), (39.9, [38, 39])])
 def test_a_line_at_the_edge_stays_inside(position, rows):
     pixels, ref = image(60, 40)
     out = HLINE(pixels, ref, {"y_position": position})
@@ -159,7 +160,7 @@ def test_shapes():
     assert stamp(2, "square").sum() == 25
 
 
-@pytest.mark.parametrize("tool", TOOLS.values(), ids=lambda tool: tool.name)
+@each_case("tool", TOOLS.values(), ids=lambda tool: tool.name)
 def test_the_original_stays_as_it_was(tool):
     arguments = {"bbox_2d": [1, 1, 9, 9], "angle": 90, "direction": "vertical", "point_2d": [3, 3]}
     arguments |= {"y_position": 3, "x_position": 3}
@@ -175,7 +176,7 @@ def test_the_original_stays_as_it_was(tool):
 WRONG_NUMBERS = ["5", True, None, [], {}, math.nan, math.inf, -math.inf, 10**400, 1e12]
 
 
-@pytest.mark.parametrize("wrong", WRONG_NUMBERS, ids=lambda value: repr(value)[:12])
+@each_case("wrong", WRONG_NUMBERS, ids=lambda value: repr(value)[:12])
 def test_wrong_numbers_are_refused_everywhere(wrong):
     pixels, ref = image(60, 40)
     for tool, arguments in (
@@ -193,7 +194,7 @@ def test_wrong_numbers_are_refused_everywhere(wrong):
             tool(pixels, ref, arguments)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("tool", "arguments", "message"),
     [
         (ZOOM, {}, "bbox_2d is missing"),

@@ -1,0 +1,61 @@
+"""A table of cases as one test, which runs all of them and lists those that fail."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def each_case(
+    names: str | Iterable[str], cases: Iterable[Any], ids: Any = None
+) -> Callable[[Callable[..., None]], Any]:
+    """Makes one test of a function and its cases, given as to ``pytest.mark.parametrize``.
+
+    Every case runs, with a ``tmp_path`` and a ``monkeypatch`` for itself; other fixtures are shared by all.
+
+    Raises:
+        AssertionError: (in the test) lists each case that failed with its error; its cause is the first of them.
+    """
+    keys = [key.strip() for key in names.split(",")] if isinstance(names, str) else list(names)
+    single = isinstance(names, str) and len(keys) == 1
+    rows = [case.values if hasattr(case, "marks") else (case,) if single else tuple(case) for case in cases]
+    labels = list(map(ids, [row[0] for row in rows])) if callable(ids) else list(ids or map(_label, rows))
+    assert rows and all(len(row) == len(keys) for row in rows) and len(labels) == len(rows), f"not a table of {keys}"
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test, updated=())  # attributes of hypothesis stay with its own test
+        def run(**fixtures: Any) -> None:
+            failures: list[tuple[str, BaseException]] = []
+            for number, (label, row) in enumerate(zip(labels, rows, strict=True)):
+                own = dict(fixtures)
+                if "tmp_path" in own:
+                    own["tmp_path"] = fixtures["tmp_path"] / str(number)
+                    own["tmp_path"].mkdir()
+                with pytest.MonkeyPatch.context() as patch:
+                    if "monkeypatch" in own:
+                        own["monkeypatch"] = patch
+                    try:
+                        test(**dict(zip(keys, row, strict=True)), **own)
+                    except (Exception, pytest.fail.Exception) as error:
+                        failures.append((label, error))
+            listed = "\n\n".join(f"{label}:\n{type(error).__name__}: {error}" for label, error in failures)
+            if failures:
+                raise AssertionError(f"{len(failures)} of {len(rows)} cases failed\n\n{listed}") from failures[0][1]
+
+        signature = inspect.signature(test)
+        left = [parameter for name, parameter in signature.parameters.items() if name not in keys]
+        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        run.pytestmark = list(getattr(test, "pytestmark", ()))  # type: ignore[attr-defined]
+        del run.__wrapped__  # type: ignore[attr-defined]  # pytest would ask the test for its fixtures
+        return run
+
+    return decorate
+
+
+def _label(row: tuple[Any, ...]) -> str:
+    text = ", ".join(map(repr, row))
+    return text if len(text) <= 200 else f"{text[:200]}…"
