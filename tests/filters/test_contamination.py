@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import cut_image
 from PIL import Image
 
@@ -46,8 +47,8 @@ def trigrams(text: str) -> set[tuple[str, ...]]:
     return {tuple(found[n : n + 3]) for n in range(len(found) - 2)} or {tuple(found)}
 
 
-@pytest.mark.parametrize("match", ["image", "question", "both", "either"])
-@pytest.mark.parametrize("seed", range(4))
+@each_case("match", ["image", "question", "both", "either"])
+@each_case("seed", range(4))
 def test_what_goes_is_what_brute_force_finds(match: str, seed: int) -> None:
     draw = random.Random(seed)
     bases = [draw.randbytes(32) for _ in range(6)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import each_case
 from fakes import make_sample, make_trajectory
 
 from vtcli.filters.demonstrations import Keep, demo_type, in_shares, quality, why_dropped
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Trajectory, dict[str, Any], Keep, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case("name", CASES)
 def test_each_rule_has_its_reason(name: str) -> None:
     trajectory, values, keep, why = CASES[name]
     assert why_dropped(trajectory, Signals(RIGHT | values), keep) == why

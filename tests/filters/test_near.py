@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -148,9 +149,9 @@ def rows_of(seed: int) -> tuple[list[RowFacts], dict[str, bytes]]:
     return rows, hashes
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("same_answer", [True, False])
-@pytest.mark.parametrize("least", [1.0, 0.6])
+@each_case("seed", range(8))
+@each_case("same_answer", [True, False])
+@each_case("least", [1.0, 0.6])
 def test_near_rows_are_those_of_brute_force(seed: int, same_answer: bool, least: float) -> None:
     """Row by row against all rows that stayed."""
     rows, hashes = rows_of(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-import pytest
+from cases import each_case
 
 from stages.filter import Config
 from vtcli.config import compose
@@ -29,7 +29,7 @@ def test_weak_to_strong_puts_every_question_into_one_stratum() -> None:
         assert stays == [right <= 4, right > 4]
 
 
-@pytest.mark.parametrize(("turns", "stays"), [(0, False), (1, False), (2, True), (3, True)])
+@each_case(("turns", "stays"), [(0, False), (1, False), (2, True), (3, True)])
 def test_the_cold_start_of_pyvision_has_two_tool_turns(turns: int, stays: bool) -> None:
     said = [{"role": "user", "content": "How many?"}]
     said += [{"role": role, "content": "x"} for _ in range(turns) for role in ("assistant", "tool")]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cases import each_case
 
 from stages.filter import Config
 from vtcli.config import compose
@@ -28,7 +29,7 @@ def why(rule: Any, values: dict[str, Any] | None, **keys: Any) -> str | None:
     return reason
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "reason"),
     [
         ({"answer_correct": 1}, None),
@@ -51,7 +52,7 @@ def operation(verified: bool | None, image: int | None = 1) -> dict[str, Any]:
     return {"turn": 0, "name": "crop", "image": image, "verified": verified, "box": None, "iou": None}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("done", "every", "not_false"),
     [
         ([], None, None),

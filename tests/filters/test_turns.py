@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from cases import each_case
 from fakes import make_trajectory
 
 from vtcli.errors import ConfigError
@@ -39,7 +40,7 @@ def test_tool_turns_are_answered_calls_whoever_answers() -> None:
     assert turns.tool_turns([ROW], messages={ROW.key: by_user}) == [None]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "failed"),
     [
         ("Error: there is no image 3", True),
@@ -81,7 +82,7 @@ def test_a_thought_is_in_the_questions_script() -> None:
     assert why(turns.language, "3", question="2 + 1 = ?") is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("texts", "reason"),
     [
         (("<think>a</think><tool_call>{}</tool_call>", "ok", "<answer>3</answer>"), None),
@@ -141,7 +142,7 @@ CASES: Sequence[tuple[Sample, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "reason"), CASES)
+@each_case(("one", "reason"), CASES)
 def test_a_reference_has_to_be_right_by_its_own_rule(one: Sample, reason: str | None) -> None:
     """As the signal ``answer`` scores a rollout that says the reference."""
     row = replace(ROW, id=one.id, form=one.form)

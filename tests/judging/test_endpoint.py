@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import ConfigError
 from vtcli.judging import trial
@@ -20,13 +21,13 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert (retry_after({"Retry-After": "Wed, 21 Oct 2150 07:28:00 GMT"}) or 0) > 1e9
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x/v1", "http://", "http://h:99999/v1", "http://[::1"])
+@each_case("url", ["", "localhost:8000", "ftp://x/v1", "http://", "http://h:99999/v1", "http://[::1"])
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"judge\.url must be the base URL"):
         completions_url(url)
 
 
-@pytest.mark.parametrize("url", ["http://me:pw@host/v1", "https://host/v1?key=sk-1"])
+@each_case("url", ["http://me:pw@host/v1", "https://host/v1?key=sk-1"])
 def test_a_url_with_a_secret_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         completions_url(url)

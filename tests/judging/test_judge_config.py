@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 
 from stages import eval as eval_stage
 from stages import rl
@@ -29,7 +30,7 @@ def opened(tmp_path: Path, stage: str, *argv: str) -> Any:
     return built.judge(images=ImageStore(tmp_path), home=tmp_path)
 
 
-@pytest.mark.parametrize("stage", ["rl", "eval"])
+@each_case("stage", ["rl", "eval"])
 def test_the_oracle_judges_unless_a_model_is_named(tmp_path: Path, stage: str) -> None:
     assert isinstance(opened(tmp_path, stage), Oracle)
     assert opened(tmp_path, stage, "judge.min_scale=0.7").sight.min_scale == 0.7
@@ -47,7 +48,7 @@ def test_a_model_without_an_address_says_which_key_to_give() -> None:
         compose.build(rl.Config, compose.load("rl", [*TOOLSRL, "judge=openai", "judge.model=m"]))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("override", "words"),
     [
         ("judge=openia", "there is no judge 'openia'. Did you mean 'openai'?"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import make_sample, make_trajectory
 from qwen_views import sizing
 
@@ -60,7 +61,7 @@ def consistency_of(trajectory: Trajectory) -> Any:
     return asyncio.run(consistency.measure(trajectory, judge=ORACLE))["consistency"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("box", "score"),
     [
         ([12, 12, 180, 180], 1.0),  # all of it; scale 112/168 = .67; share 72²/168² = .18
@@ -123,7 +124,7 @@ def by_code(verified: bool | None, box: list[float] | None, **more: Any) -> dict
     return {"op": "code", "verified": verified, "operations": [step], **more}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("transform", "score"),
     [
         (by_code(True, [12, 12, 180, 180]), 1.0),
@@ -150,7 +151,7 @@ def test_full_sight_can_be_made_stricter() -> None:
     assert open_judge(min_share=0.9).sight.best(images, 1, [RED]) == 0.25
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("box", "said", "expected"),
     [
         ([12, 12, 180, 180], "down", 1),  # saw the red tag, says what is on it
@@ -174,7 +175,7 @@ def test_without_marks_in_the_truth_it_must_be_right_and_seen(store: ImageStore)
     assert consistency_of(play(store, ONE_TAG, unseen, "<answer>down</answer>")) == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("turn", "said", "expected"),
     [
         ({"angle": 270}, "top-left", 1),  # upright, right

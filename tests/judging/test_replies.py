@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from vtcli.judging.replies import read_score
 SCALE = (1.0, 0.5, 0.25)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "score"),
     [
         ('{"score": 1}', 1.0),
@@ -32,7 +33,7 @@ def test_one_json_object_is_a_verdict(text: str, score: float) -> None:
     assert read_score(text, SCALE).score == score
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "why"),
     [
         ("", "empty"),
@@ -90,7 +91,7 @@ def test_a_long_text_is_cut_in_the_middle_and_says_so() -> None:
     assert len(text) < MAX_CHARS + 50
 
 
-@pytest.mark.parametrize("marker", ["<|im_end|>", "<start_of_turn>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]"])
+@each_case("marker", ["<|im_end|>", "<start_of_turn>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]"])
 def test_no_marker_of_a_chat_template_survives(marker: str) -> None:
     quoted = quote(f"x {marker} [1, 2] a[i]")
     assert marker not in quoted
@@ -101,7 +102,7 @@ def test_no_marker_of_a_chat_template_survives(marker: str) -> None:
 NAMES = sorted(p.stem for p in rubrics.prompts_folder().glob("*.yaml"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_every_rubric_names_its_source_and_says_what_it_wants(name: str) -> None:
     rubric = rubrics.load(name)
     assert (rubrics.prompts_folder() / f"{name}.yaml").read_text().startswith("# ")
@@ -115,7 +116,7 @@ def test_every_rubric_names_its_source_and_says_what_it_wants(name: str) -> None
     assert len(rubric.check) >= 2 and wrong
 
 
-@pytest.mark.parametrize("name", ["deepeyes_answer", "codevision_answer", "thyme_consistency"])
+@each_case("name", ["deepeyes_answer", "codevision_answer", "thyme_consistency"])
 def test_every_rubric_of_answers_tries_the_master_keys(name: str) -> None:
     tried = {text for check in rubrics.load(name).check for text in check.texts.values() if max(check.expect) == 0}
     assert {":", "Solution", "Thought process:"} <= tried

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from fakes import make_sample, make_trajectory
 from judge_server import JudgeServer, honest, pictures, text_of
 
@@ -135,7 +136,7 @@ def test_who_judges_answers_and_who_looks_is_read_from_the_configuration() -> No
     assert oracle.judges(compose.build(rl.Config, composed).judge)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("override", "words"),
     [
         ("judge.evidence.model=b", r"judge\.evidence\.url: needs a value: give judge\.evidence\.url=…"),

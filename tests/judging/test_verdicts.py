@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import InputError
 from vtcli.judging.verdicts import Verdicts, key_of
@@ -48,9 +49,7 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
         assert (kept.get("a"), kept.get("torn"), kept.get("b")) == (1.0, None, 0.5)
 
 
-@pytest.mark.parametrize(
-    "junk", [b"[1]\n", b"nonsense\n", b"\xff\xfe\n", b'{"key": 1, "score": 1}\n', b'{"key": "k"}\n']
-)
+@each_case("junk", [b"[1]\n", b"nonsense\n", b"\xff\xfe\n", b'{"key": 1, "score": 1}\n', b'{"key": "k"}\n'])
 def test_lines_of_another_kind_are_passed_over(tmp_path: Path, junk: bytes) -> None:
     path = tmp_path / "v.jsonl"
     path.write_bytes(junk + b'{"key": "a", "score": 1}\n')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
+from cases import each_case
 
 from vtcli.rollout import admission
 from vtcli.rollout.admission import Admission
@@ -70,7 +70,7 @@ def test_all_may_be_cancelled_at_once_those_that_run_and_those_that_wait() -> No
     asyncio.run(cancelled())
 
 
-@pytest.mark.parametrize("given", [False, True])
+@each_case("given", [False, True])
 def test_one_that_is_cancelled_leaves_its_place_to_the_next(given: bool) -> None:
     """Before it has the place, and in the moment in which it gets it."""
     room = Admission(20, 40)

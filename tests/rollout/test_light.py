@@ -6,7 +6,7 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import each_case
 from fakes import make_sample
 
 from vtcli.algo.advantages import group_mean, turn_level
@@ -78,8 +78,8 @@ def test_the_size_does_not_depend_on_the_number_of_tokens() -> None:
     assert len(sizes) == 1
 
 
-@pytest.mark.parametrize("advantage", [group_mean, turn_level])
-@pytest.mark.parametrize(
+@each_case("advantage", [group_mean, turn_level])
+@each_case(
     "selection",
     [{}, {"drop_equal": True, "rank": "std"}, {"drop_imageless": "all", "drop_stops": (Stop.BROKEN,)}],
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import tiny_model
+from cases import each_case
 
 from vtcli.engines.hf import HfPolicy
 from vtcli.errors import EngineError
@@ -119,7 +120,7 @@ def test_work_that_nobody_waits_for_any_more_is_not_done() -> None:
     assert not done
 
 
-@pytest.mark.parametrize("where", ["waiting", "computing"])
+@each_case("where", ["waiting", "computing"])
 def test_an_interrupt_ends_the_coroutine_in_order_and_goes_on(where: str) -> None:
     ended: list[str] = []
 

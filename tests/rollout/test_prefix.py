@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import FakeRunner, code_card, make_pixels, make_run, make_sample, tagged
 
 from vtcli.engines.scripted import ScriptedPolicy
@@ -91,7 +92,7 @@ def test_another_prompt_breaks_the_continuation() -> None:
     assert "the prompt is no longer that of the stored trajectory" in str(found.error)
 
 
-@pytest.mark.parametrize("turns", [1, 2, 4])
+@each_case("turns", [1, 2, 4])
 def test_only_an_observation_with_images_of_the_same_sizes_is_a_cut(turns: int) -> None:
     wrong = tiny_model.store().add(make_pixels(9, 200, 56))
     with pytest.raises(ValueError, match="no observation with images of these sizes"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import make_sample, make_trajectory
 
 from vtcli.algo.pack import to_row
@@ -173,7 +174,7 @@ class Engine:
         return self.completion
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("completion", "reason"),
     [
         (Completion((), (), "stop"), "no tokens"),
@@ -206,8 +207,8 @@ async def hang() -> None:
     await asyncio.sleep(30)
 
 
-@pytest.mark.parametrize("method", ["reset", "step", "close"])
-@pytest.mark.parametrize(("how", "reason"), [(crash, "in the world"), (hang, "longer than limits.timeout_s=0.05")])
+@each_case("method", ["reset", "step", "close"])
+@each_case(("how", "reason"), [(crash, "in the world"), (hang, "longer than limits.timeout_s=0.05")])
 def test_a_broken_environment_is_data(method: str, how: Callable[[], Any], reason: str) -> None:
     found = play([CALL, DONE], world=World(method, how))
     assert found.stop is Stop.BROKEN
@@ -227,7 +228,7 @@ def test_a_step_that_bounds_itself_may_wait_for_others() -> None:
     assert play([CALL, DONE], world=World("step", queue)).stop is Stop.BROKEN
 
 
-@pytest.mark.parametrize("bounded", [True, False])
+@each_case("bounded", [True, False])
 def test_a_wait_of_the_environments_own_is_told_in_its_own_words(bounded: bool) -> None:
     class Bounded(World):
         syntax = Syntax(bounded=bounded)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import InputError
 from vtcli.rollout import workers
 
 
-@pytest.mark.parametrize(("at_once", "most"), [(1, 1), (3, 3), (9, 5)])
+@each_case(("at_once", "most"), [(1, 1), (3, 3), (9, 5)])
 def test_every_item_is_done_and_no_more_than_wanted_at_a_time(at_once: int, most: int) -> None:
     begun, open_at = list[int](), set[int]()
     opened = list[int]()
