@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from benchmark_copies import png, shipped
 from benchmark_rows import MINIATURES, Miniature
+from cases import each_case
 from fakes import make_trajectory
 from odd_values import ODD, odd_versions
 
@@ -77,7 +78,7 @@ def test_lines_of_json_end_where_the_file_says(tmp_path: Path) -> None:
         list(files.rows(tmp_path / "rows.json"))
 
 
-@pytest.mark.parametrize("mini", MINIATURES, ids=str)
+@each_case("mini", MINIATURES, ids=str)
 def test_rows_with_odd_values_are_asked_or_named(
     mini: Miniature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +96,7 @@ def test_rows_with_odd_values_are_asked_or_named(
             assert named, "vtcli benchmarks check has not told it"
 
 
-@pytest.mark.parametrize("mini", EVERY, ids=str)
+@each_case("mini", EVERY, ids=str)
 def test_a_form_as_published_is_asked_and_scored(mini: Miniature, tmp_path: Path) -> None:
     benchmark = shipped()[mini.name]
     samples = loaded(tmp_path, mini)
@@ -121,7 +122,7 @@ def test_a_form_as_published_is_asked_and_scored(mini: Miniature, tmp_path: Path
     assert "strict" in figures or mini.name != "wemath"
 
 
-@pytest.mark.parametrize("mini", MINIATURES, ids=str)
+@each_case("mini", MINIATURES, ids=str)
 def test_a_check_names_a_lost_picture_and_a_repeated_id(mini: Miniature, tmp_path: Path) -> None:
     benchmark = replace(shipped()[mini.name], rows=None)
     form = next(f for f in benchmark.formats if fnmatch(mini.path, f.files) or mini.path == f.files)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from benchmark_copies import b64, parquet, shipped, struct, tsv
+from cases import each_case
 from fakes import make_pixels
 
 from stages import synth as stage
@@ -109,7 +110,7 @@ def test_rows_are_read_in_any_order_and_bad_ones_are_counted(tmp_path: Path) -> 
         questions.generate(0, 0, "test", **given | {"name": "docvqa"})
 
 
-@pytest.mark.parametrize("data", ["toolsrl_documents", "ocrbench_turned", "chartqapro_turned"])
+@each_case("data", ["toolsrl_documents", "ocrbench_turned", "chartqapro_turned"])
 def test_without_a_folder_the_key_is_named(data: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Put a copy of"):
         stage.run(config(tmp_path / "home", data, tmp_path))

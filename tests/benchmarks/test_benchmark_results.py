@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from benchmark_copies import shipped
+from cases import each_case
 from fakes import make_sample, make_trajectory
 
 from vtcli.algo.metrics import wilson
@@ -102,7 +103,7 @@ def test_pope() -> None:
     assert found == {"all": 0.3333, "random": 0.3333, "precision": 0.6667, "recall": 0.5, "F1": 0.5714, "yes": 0.5}
 
 
-@pytest.mark.parametrize("prefix", ["2steps_", ""])  # the released data and VLMEvalKit; our note
+@each_case("prefix", ["2steps_", ""])  # the released data and VLMEvalKit; our note
 def test_wemath_by_its_formula(prefix: str) -> None:
     """(CM + IG / 2) / N: one complete mastery, one inadequate generalisation, one rote: strict 1.5 of 3, loose 2.5."""
 

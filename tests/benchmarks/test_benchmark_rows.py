@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from benchmark_copies import NAMES, b64, parquet, png, shipped, struct, tsv, vstar_rows
+from cases import each_case
 from fakes import make_pixels
 
 from vtcli.benchmarks import files
@@ -43,7 +44,7 @@ def test_vstar_from_vlmevalkits_tsv(tmp_path: Path) -> None:
     assert loaded(tmp_path, "vstar")[0].truth["choices"] == first.truth["choices"]  # by id and seed
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "answer", "text"),
     [
         (("B", "A", "C", "D"), "A", "B"),  # the column A, whose text is B
@@ -89,7 +90,7 @@ def test_several_answers_come_along(tmp_path: Path) -> None:
     assert sample.question.startswith("Who?\nAnswer the question")
 
 
-@pytest.mark.parametrize(("name", "key"), [("mathvista", "pid"), ("mathvision", "id")])
+@each_case(("name", "key"), [("mathvista", "pid"), ("mathvision", "id")])
 def test_one_answer_that_is_a_list_is_one_answer(tmp_path: Path, name: str, key: str) -> None:
     row = {key: "1", "question": "Which?", "decoded_image": struct(0), "answer": "[0, 2, 0, 2]", "choices": None}
     row |= {"options": [], "answer_type": "list", "precision": None, "question_type": "free_form"}
@@ -171,7 +172,7 @@ def test_letters_of_the_rows_own_are_not_shown_twice(tmp_path: Path) -> None:
         loaded(tmp_path, "vsi_bench")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "told"),
     [
         ({"image": ""}, "has no image"),
@@ -194,7 +195,7 @@ def test_a_row_that_cannot_be_asked_is_one_error(tmp_path: Path, change: dict[st
     assert any(told.partition(" is there")[0] in problem for problem in found.problems)
 
 
-@pytest.mark.parametrize(("damage", "cells"), [("\tone more", 10), (None, 1)], ids=["a cell more", "cut off"])
+@each_case(("damage", "cells"), [("\tone more", 10), (None, 1)], ids=["a cell more", "cut off"])
 def test_a_line_of_another_length_is_named(tmp_path: Path, damage: str | None, cells: int) -> None:
     """A separator inside of a cell moves the others; a copy that was cut ends anywhere."""
     path = tsv(tmp_path / "VStarBench.tsv", vstar_rows())
@@ -275,7 +276,7 @@ def test_a_scorer_that_there_is_not_is_named() -> None:
         replace(shipped()["docvqa"], scores=("anlz",))
 
 
-@pytest.mark.parametrize("image", ["!" * 400, "../../outside.png", "/etc/hostname", "nowhere.png"])
+@each_case("image", ["!" * 400, "../../outside.png", "/etc/hostname", "nowhere.png"])
 def test_an_image_that_is_neither_base64_nor_below_the_folder_is_a_problem_of_its_row(
     tmp_path: Path, image: str
 ) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import InputError
 from vtcli.store import artifacts, disk, manifest
@@ -53,7 +54,7 @@ def test_digest_is_of_the_content_only(tmp_path: Path) -> None:
     assert make(store).digest != make(store, text="changed").digest
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ref", "words"),
     [
         ("nothing:v1", "vtcli synth name=nothing"),
@@ -83,7 +84,7 @@ def _change(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(path.read_bytes().replace(old, new))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"checksum": 1}', '"x"', "\0\0"])
+@each_case("text", ["", "{", "[]", "{}", '{"checksum": 1}', '"x"', "\0\0"])
 def test_a_corrupt_manifest_is_one_clear_error(tmp_path: Path, text: str) -> None:
     store = ArtifactStore(tmp_path)
     path = make(store).path / "manifest.json"

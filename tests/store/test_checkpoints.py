@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.runs.progress import PROGRESS, StepBar, log_step
@@ -35,7 +36,7 @@ def test_the_newest_whole_checkpoint_wins_and_two_are_kept(tmp_path: Path) -> No
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["step-000010", "step-000011"]
 
 
-@pytest.mark.parametrize(("mode", "left"), [("max", [2, 5]), ("min", [3, 5])])
+@each_case(("mode", "left"), [("max", [2, 5]), ("min", [3, 5])])
 def test_the_best_stays_beside_the_newest(tmp_path: Path, mode: Literal["max", "min"], left: list[int]) -> None:
     points = Checkpoints(tmp_path / "c", [], keep=1, mode=mode)
     for steps, value in ((1, 0.5), (2, 0.9), (3, 0.1), (4, 0.9), (5, None)):
@@ -103,7 +104,7 @@ def test_what_a_checkpoint_counts_of_a_log_is_durable(tmp_path: Path, monkeypatc
     assert log in kept
 
 
-@pytest.mark.parametrize("best", ["loss", "validation_nll", "validation/benchmark.x.loss"])
+@each_case("best", ["loss", "validation_nll", "validation/benchmark.x.loss"])
 def test_the_greatest_of_a_loss_is_not_the_best(best: str) -> None:
     with pytest.raises(ConfigError, match=f"checkpoint_best={best} .*Set checkpoint_best_mode=min"):
         checkpoint_interval(10, best, "max")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -64,7 +65,7 @@ def test_resize_equals_the_slow_processors_bicubic() -> None:
     assert np.array_equal(images.resize(pixels, 112, 140), expected)
 
 
-@pytest.mark.parametrize("mode", ["L", "1", "P", "CMYK", "YCbCr"])
+@each_case("mode", ["L", "1", "P", "CMYK", "YCbCr"])
 def test_every_mode_becomes_rgb(mode: str) -> None:
     grey = Image.fromarray(np.full((30, 40, 3), 255, np.uint8)).convert(mode)
     form = "PNG" if mode in ("L", "1", "P") else "JPEG"
@@ -81,8 +82,8 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
         assert pixels[0, :, 0].tolist() == [0, 100, 255]
 
 
-@pytest.mark.parametrize(("kind", "told"), [(np.float32, "floating-point"), (np.int32, "signed or 32-bit")])
-@pytest.mark.parametrize("check", [images.decode, images.check, images.check_ends])
+@each_case(("kind", "told"), [(np.float32, "floating-point"), (np.int32, "signed or 32-bit")])
+@each_case("check", [images.decode, images.check, images.check_ends])
 def test_values_of_no_known_range_are_refused_and_not_shown_black(kind: type, told: str, check: Any) -> None:
     data = _bytes(Image.fromarray(np.array([[0, 1, 200]], kind)), format="TIFF")
     with pytest.raises(InputError, match=f"The image of row 4 has {told} values, .* Save it with 8 bits"):
@@ -110,7 +111,7 @@ def _oriented(file_format: str, source: str) -> bytes:
     return _bytes(Image.new("RGB", (40, 20), "red"), format=file_format, pnginfo=saved)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("file_format", "source"),
     [*((name, "exif") for name in ("PNG", "JPEG", "WEBP", "TIFF")), ("PNG", "profile"), ("PNG", "xmp")],
 )
@@ -167,7 +168,7 @@ def test_bombs_are_refused_by_their_header(side: int) -> None:
             check(_png_claiming(side, side), "page 3")
 
 
-@pytest.mark.parametrize("check", [images.decode, images.check])
+@each_case("check", [images.decode, images.check])
 def test_broken_bytes_name_their_place(check) -> None:
     png, jpeg = _bytes(Image.fromarray(_gradient())), _bytes(Image.fromarray(_gradient()), format="JPEG")
     flipped = bytearray(png)
@@ -202,7 +203,7 @@ def test_store_needs_no_second_file_when_nothing_is_resized(tmp_path: Path) -> N
         store.view(ref)[0, 0] = 0
 
 
-@pytest.mark.parametrize("shape", [(56, 84), (300, 500)])  # its own view, and one that is resized
+@each_case("shape", [(56, 84), (300, 500)])  # its own view, and one that is resized
 def test_an_encoded_picture_is_kept_as_it_came_and_seen_as_if_decoded(tmp_path: Path, shape: tuple[int, int]) -> None:
     def store(name: str) -> images.ImageStore:
         return images.ImageStore(tmp_path / name, sizing(784, 40_000))
@@ -243,7 +244,7 @@ def test_cache_stays_within_its_limit(tmp_path: Path) -> None:
     assert len(store._cache) == 1  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize("pixels", [np.zeros((5, 5), np.uint8), np.zeros((0, 5, 3), np.uint8), np.zeros((5, 5, 3))])
+@each_case("pixels", [np.zeros((5, 5), np.uint8), np.zeros((0, 5, 3), np.uint8), np.zeros((5, 5, 3))])
 def test_add_refuses_what_is_not_rgb(tmp_path: Path, pixels) -> None:
     with pytest.raises(InputError, match="uint8"):
         images.ImageStore(tmp_path).add(pixels)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 from fakes import make_sample
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,9 +97,7 @@ def scored() -> Scored:
 ROW = TrainRow("r", (1, 2), (0, 1), (REF,), (0.0, -0.5), (0.0, 1.5))
 
 
-@pytest.mark.parametrize(
-    "value", [scored(), replace(scored(), verdict=None), Group(sample(), (scored(),)), ROW, sample()]
-)
+@each_case("value", [scored(), replace(scored(), verdict=None), Group(sample(), (scored(),)), ROW, sample()])
 def test_what_was_written_is_read(tmp_path: Path, value) -> None:
     path = tmp_path / "sub" / "x.jsonl"
     records.append(path, [value])
@@ -127,7 +126,7 @@ def test_numpy_values_become_plain() -> None:
     assert json.dumps(encoded) == '{"values": {"a": 0.5, "b": 3, "c": [1, 2], "d": true}}'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "words"),
     [
         ({"seed": "7"}, "Trajectory.seed: expected int"),
@@ -170,7 +169,7 @@ def test_truncate_undoes_lines_after_a_checkpoint(tmp_path: Path) -> None:
         records.truncate(tmp_path / "none", 5)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "words"),
     [
         ("nonsense", "line 2 is not a record"),
@@ -208,7 +207,7 @@ def test_samples_come_back_and_bytes_are_equal(tmp_path: Path) -> None:
     assert read.load(0) is read.load(0)
 
 
-@pytest.mark.parametrize(("limit", "groups"), [(1, [1] * 70), (10**9, [32, 32, 6]), (3 * 400, [3] * 23 + [1])])
+@each_case(("limit", "groups"), [(1, [1] * 70), (10**9, [32, 32, 6]), (3 * 400, [3] * 23 + [1])])
 def test_a_row_group_is_bounded_by_rows_and_by_bytes_of_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, groups: list[int]
 ) -> None:
@@ -290,7 +289,7 @@ BAD_SAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "pngs", "words"), BAD_SAMPLES)
+@each_case(("change", "pngs", "words"), BAD_SAMPLES)
 def test_unusable_samples_are_not_written(tmp_path: Path, change: dict, pngs: list[bytes], words: str) -> None:
     path = tmp_path / "tool-train.parquet"
     with pytest.raises(InputError, match=words):
@@ -319,7 +318,7 @@ def test_unusable_rows_are_an_error_or_counted_and_listed(tmp_path: Path, monkey
     assert read.load(1).id == "s200"
 
 
-@pytest.mark.parametrize("as_they_came", [False, True])
+@each_case("as_they_came", [False, True])
 def test_a_row_whose_image_no_model_can_be_shown_is_named_or_left_out(tmp_path: Path, as_they_came: bool) -> None:
     narrow = images.encode_png(np.zeros((2, 802, 3), np.uint8))
     turns = ({"role": "user", "content": "<image>Where?"}, {"role": "assistant", "content": "Here."})
@@ -340,7 +339,7 @@ def test_a_row_whose_image_no_model_can_be_shown_is_named_or_left_out(tmp_path: 
                 load(1)
 
 
-@pytest.mark.parametrize("keep", [0, 3, 10, 0.5, -1])
+@each_case("keep", [0, 3, 10, 0.5, -1])
 def test_a_truncated_parquet_is_one_clear_error(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "tool-train.parquet"
     records.write_samples(path, [(sample(i), [png(i)]) for i in range(5)])
@@ -466,7 +465,7 @@ def together(ranks: list[int], work: Callable[[Ranks], T]) -> tuple[list[T], lis
         return [future.result(60) for future in futures], [len(values[rank]) for rank in ranks]
 
 
-@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.zst"])
+@each_case("name", ["log.jsonl", "log.jsonl.zst"])
 def test_a_disk_that_is_full_in_the_midst_of_a_row_leaves_the_rows_before(tmp_path: Path, name: str) -> None:
     path, row = tmp_path / name, Signals({"noise": random.Random(0).randbytes(3000).hex()})
     size = records.append(path, [row])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.schema import Group
@@ -39,7 +40,7 @@ def test_trajectories_are_spread_over_steps_and_within_them(tmp_path: Path) -> N
     assert chosen(found, 7, 1) == [(place, n) for place in (0, 1) for n in range(3)]
 
 
-@pytest.mark.parametrize(("keep", "counts"), [(3, [0, 1, 0, 1, 0, 1]), (9, [1, 2, 1, 2, 1, 2]), (0, [0] * 6)])
+@each_case(("keep", "counts"), [(3, [0, 1, 0, 1, 0, 1]), (9, [1, 2, 1, 2, 1, 2]), (0, [0] * 6)])
 def test_the_number_is_of_the_whole_run(tmp_path: Path, keep: int, counts: list[int]) -> None:
     kept = Retention(tmp_path, keep, steps=6, ahead=False)
     store = kept.store(as_given, 1)

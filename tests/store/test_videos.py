@@ -14,6 +14,7 @@ import datasets
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 from fakes import make_scored, make_trajectory
 
 from vtcli.errors import InputError
@@ -108,7 +109,7 @@ MISSING = (lambda path: path.unlink(), "its video 0 is missing: there is no file
 SHORTER = (lambda path: path.write_bytes(path.read_bytes()[:-1]), "2 bytes instead of 3")
 
 
-@pytest.mark.parametrize(("harm", "words"), [MISSING, SHORTER])
+@each_case(("harm", "words"), [MISSING, SHORTER])
 def test_rows_whose_video_is_gone_are_an_error_or_left_out(harm: Any, words: str, tmp_path: Path) -> None:
     write(tmp_path)
     (one,) = [path for path in files(tmp_path) if path.read_bytes() == DATA[0]]
@@ -127,7 +128,7 @@ def test_a_video_with_other_content_is_refused_when_its_sample_is_loaded(tmp_pat
         read(tmp_path).load(0)
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "videos/../../secret.mkv", "clip.mkv", None])
+@each_case("name", ["/etc/passwd", "videos/../../secret.mkv", "clip.mkv", None])
 def test_a_row_that_names_a_file_outside_its_artifact_is_refused(
     name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +152,7 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize(("change", "media", "words"), UNUSABLE)
+@each_case(("change", "media", "words"), UNUSABLE)
 def test_videos_that_cannot_be_used_are_not_written(
     change: dict[str, Any], media: list[bytes], words: str, tmp_path: Path
 ) -> None:
