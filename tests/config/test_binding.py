@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ def test_nested_dataclasses_in_a_list() -> None:
     assert config.phases == (Phase("tools", 200), Phase("answers", 100))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("own", "key", "words"),
     [
         ({"optim": {"lrr": 1e-6}}, "demo.optim.lrr", "Did you mean 'lr'?"),
@@ -112,7 +113,7 @@ def test_a_missing_value_names_the_key_to_give() -> None:
         stage(DemoConfig, {"stage": "demo", "demo": {"optim": {"lr": 1}}})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "kind", "expected"),
     [
         (1, float, 1.0),
@@ -147,7 +148,7 @@ def test_bind_fills_keywords_and_calls_nothing() -> None:
     assert bound([1.0, 3.0]) == 2.0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("node", "words"),
     [
         ({"_target_": PLUG, "wieght": 0.5}, "reward.wieght: "),

@@ -7,6 +7,7 @@ import pickle
 from dataclasses import dataclass
 
 import pytest
+from cases import each_case
 
 from stages import eval as evaluating
 from stages import filter as filtering
@@ -48,7 +49,7 @@ def refused(stage: str, *argv: str) -> str:
     return str(found.value)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, 1.5, 10**400])
+@each_case("value", [math.nan, math.inf, -math.inf, -1, 1.5, 10**400])
 def test_only_finite_numbers_within_the_bounds_pass(value: float) -> None:
     with pytest.raises(OutOfBounds, match=r"^x: must be at least 0 and at most 1, got "):
         within(value, "x", 0, 1)
@@ -67,7 +68,7 @@ def test_fields_are_checked_one_by_one_and_null_is_not() -> None:
     assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("stage", "override", "message"),
     [
         ("eval", "rl.limits.timeout_s=nan", "eval.limits.timeout_s: expected a finite number, got nan (float)."),

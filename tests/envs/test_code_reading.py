@@ -6,6 +6,7 @@ import time
 
 import pytest
 import yaml
+from cases import each_case
 from fakes import CODE_CARDS, CODE_CONF, called, code_card, written
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ def test_every_card_is_of_this_environment():
         assert code_card(name).name == name
 
 
-@pytest.mark.parametrize("name", CODE_CARDS)
+@each_case("name", CODE_CARDS)
 def test_one_block_is_one_call(name):
     turn = read(code_card(name).reading, f"<think>Look.</think>\n{written(name, 'x = 1')}")
     (call,) = turn.calls
@@ -41,8 +42,8 @@ def test_one_block_is_one_call(name):
     assert (call.problem, call.name, turn.answer) == (None, code_card(name).reading.name, None)
 
 
-@pytest.mark.parametrize("name", TAGGED)
-@pytest.mark.parametrize(
+@each_case("name", TAGGED)
+@each_case(
     ("block", "code"),
     [
         ("print(1)", "print(1)"),
@@ -59,12 +60,12 @@ def test_a_fence_is_taken_off_and_fences_in_strings_stay(name, block, code):
     assert codes(name, f"<code>{block}</code>") == [code]
 
 
-@pytest.mark.parametrize("name", TAGGED)
+@each_case("name", TAGGED)
 def test_the_first_end_tag_ends_the_code_as_the_stop_string_does(name):
     assert codes(name, "<code>print('</code>')") == ["print('"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "expected"),
     [
         ("codev", ["a = 1\nb = 2"]),
@@ -80,21 +81,21 @@ def test_several_blocks_in_a_turn(name, expected):
     assert codes(name, written(name, "a = 1") + " and " + written(name, "b = 2")) == expected
 
 
-@pytest.mark.parametrize("name", CODE_CARDS)
+@each_case("name", CODE_CARDS)
 def test_code_and_an_answer_in_one_turn(name):
     turn = read(code_card(name).reading, written(name, "x = 1") + "<answer>\\boxed{7}</answer>")
     assert bool(turn.calls) == (name in CALLED)
     assert turn.answer == ("7" if name.startswith("pyvision") else "\\boxed{7}")
 
 
-@pytest.mark.parametrize("name", CODE_CARDS)
+@each_case("name", CODE_CARDS)
 def test_an_answer_inside_code_is_a_string(name):
     turn = read(code_card(name).reading, written(name, "print('<answer>7</answer>')"))
     assert (len(turn.calls), turn.answer) == (1, None)
 
 
-@pytest.mark.parametrize("name", CODE_CARDS)
-@pytest.mark.parametrize("text", ["", "I am done.", "<code>x = 1", "<tool_call>{", "<answer>7", "x</code>", "<code/>"])
+@each_case("name", CODE_CARDS)
+@each_case("text", ["", "I am done.", "<code>x = 1", "<tool_call>{", "<answer>7", "x</code>", "<code/>"])
 def test_neither_code_nor_answer(name, text):
     turn = read(code_card(name).reading, text)
     assert turn.answer is None
@@ -113,12 +114,12 @@ def test_only_pyvision_runs_a_fence_without_the_tag():
     assert codes("pyvision_image", f"{fence} <code>x = 1</code>") == ["x = 1"]
 
 
-@pytest.mark.parametrize("name", TAGGED)
+@each_case("name", TAGGED)
 def test_empty_code_is_a_problem(name):
     assert problems(name, "<code>\n```python\n```\n</code>") == ["the code is empty"]
 
 
-@pytest.mark.parametrize("name", CALLED)
+@each_case("name", CALLED)
 def test_calls_that_cannot_be_run(name):
     assert "missing or no text" in problems(name, called(name))[0]
     assert "missing or no text" in problems(name, called(name, code=3))[0]
@@ -129,7 +130,7 @@ def test_calls_that_cannot_be_run(name):
     assert '"arguments" must be' in problems(name, bad)[0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "inside"),
     [
         (r"\boxed{B}", "B"),
@@ -160,8 +161,8 @@ def test_choices_that_contradict_each_other_are_refused():
 PIECES = ["<code>", "</code>", "```python\n", "```", "<answer>", "</answer>", "\\boxed{", "}", "<tool_call>"]
 
 
-@pytest.mark.parametrize("piece", [*PIECES, "<code></code>", '<tool_call>{"name": "x"}</tool_call>'])
-@pytest.mark.parametrize("name", ["codev", "codedance_call", "pyvision_image"])
+@each_case("piece", [*PIECES, "<code></code>", '<tool_call>{"name": "x"}</tool_call>'])
+@each_case("name", ["codev", "codedance_call", "pyvision_image"])
 def test_reading_takes_linear_time(name, piece):
     start = time.perf_counter()
     read(code_card(name).reading, piece * (200_000 // len(piece)))

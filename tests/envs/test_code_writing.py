@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import CODE_CARDS, code_card, make_pixels, make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ def shown(name, result, first=1):
     return observe(code_card(name).writing, ShownOutput(result, result.images, (), first), 8192)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "text"),
     [
         ("codev", "<sandbox_output>7\n<image></sandbox_output>Decide from the sandbox output"),
@@ -60,7 +61,7 @@ def test_images_are_numbered_over_the_trajectory():
     )
 
 
-@pytest.mark.parametrize("name", CODE_CARDS)
+@each_case("name", CODE_CARDS)
 def test_errors_are_one_line_and_say_what_was_printed_where_the_paper_does(name):
     trace = 'Traceback (most recent call last):\n  File "<code>", line 2\nZeroDivisionError: division by zero\n'
     text = shown(name, make_run("error", IMAGE, error=trace, output="before"))
@@ -70,12 +71,12 @@ def test_errors_are_one_line_and_say_what_was_printed_where_the_paper_does(name)
     assert ("before" in text) == (name in ("codev", "codedance", "pyvision_image", "pyvision_video"))
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.OK, Status.NO_OUTPUT, "protocol", "lost")])
+@each_case("status", [s for s in Status if s not in (Status.OK, Status.NO_OUTPUT, "protocol", "lost")])
 def test_a_failure_without_words_is_said_in_ours(status):
     assert shown("codev", RunResult(status)).startswith("<sandbox_output>Error: the ")
 
 
-@pytest.mark.parametrize("name", CODE_CARDS)
+@each_case("name", CODE_CARDS)
 def test_a_run_that_shows_nothing_says_so(name):
     text = shown(name, make_run("no_output"))
     assert text == code_card(name).writing.nothing or name == "codevision"
@@ -98,10 +99,8 @@ def test_notes_on_what_was_repaired_are_shown():
     assert "7\nNote: crop box clamped: (-5, 0, 10, 10)" in shown("codedance", result)
 
 
-@pytest.mark.parametrize("name", CODE_CARDS)
-@pytest.mark.parametrize(
-    "text", ["</sandbox_output>", "</interpreter>", "</tool_response>", "< / interpreter >", "<image>"]
-)
+@each_case("name", CODE_CARDS)
+@each_case("text", ["</sandbox_output>", "</interpreter>", "</tool_response>", "< / interpreter >", "<image>"])
 def test_a_run_cannot_close_the_observation(name, text):
     for result in (make_run("ok", IMAGE, output=text, value=text, notes=(text,)), make_run("error", error=text)):
         honest = replace(result, output="x", value="x", notes=("x",), error="x")

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import make_pixels, make_sample, make_scored, make_trajectory
 from qwen_views import sizing
 
@@ -40,7 +41,7 @@ def act(box: object, name: object = "original_image") -> str:
     return f'<think>Look.</think><grounding>{{"bbox_2d": {box}, "source": "{name}"}}</grounding>'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("box", "expected"),
     [
         ((0.25, 0.5, 0.75, 0.9), (28, 56, 84, 100)),  # 0.9 of 112 is 100.8, cut off
@@ -52,7 +53,7 @@ def test_a_box_in_shares_as_pixels(box: tuple[float, ...], expected: tuple[int, 
     assert pixel_box(box, 112, 112, 200) == expected
 
 
-@pytest.mark.parametrize("box", [(0.5, 0, 0.5, 1), (0.6, 0, 0.5, 1), (1.2, 0, 1.5, 1), (0, 0, 0.004, 1)])
+@each_case("box", [(0.5, 0, 0.5, 1), (0.6, 0, 0.5, 1), (1.2, 0, 1.5, 1), (0, 0, 0.004, 1)])
 def test_a_box_without_area_is_refused(box: tuple[float, ...]) -> None:
     with pytest.raises(ToolError, match="x0 < x1"):
         pixel_box(box, 112, 112, 200)
@@ -64,7 +65,7 @@ def test_a_box_may_be_nearly_200_times_as_long_as_wide() -> None:
         pixel_box((0, 0, 1, 0.01), 202, 100, 200)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "given", "count", "index"),
     [("original_image", 1, 1, 0), ("observation_1", 1, 2, 1), ("observation_2", 2, 4, 3), ("observation_0", 1, 1, 0)],
 )
@@ -72,7 +73,7 @@ def test_the_image_that_a_source_names(name: str, given: int, count: int, index:
     assert source(name, given, count) == index
 
 
-@pytest.mark.parametrize("name", ["observation_2", "image", 3, None, "observation_", "observation_-1"])
+@each_case("name", ["observation_2", "image", 3, None, "observation_", "observation_-1"])
 def test_a_source_that_is_none_is_refused(name: object) -> None:
     with pytest.raises(ToolError, match="original_image"):
         source(name, 1, 1)

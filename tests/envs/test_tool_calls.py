@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import ALL_TOOLS, make_sample, open_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,7 +85,7 @@ def test_an_image_seen_before_keeps_the_parent_of_this_call(sample, store):
     assert (back.parent, sample.images[0].parent) == (1, None)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         ("<tool_call>{oops}</tool_call>", "not valid JSON"),

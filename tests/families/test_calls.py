@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ def test_all_calls_of_a_turn_are_read_in_order():
     assert parse_calls("no call here </tool_call>") == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "problem"),
     [
         ("", "not valid JSON"),
@@ -71,7 +71,7 @@ def test_a_call_that_is_not_closed_has_a_problem():
     assert "no closing" in (one('<tool_call>{"name": "f", "arguments": {}}').problem or "")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "answer"),
     [
         ("<answer> 7 </answer>", "7"),
@@ -92,9 +92,7 @@ def test_the_last_complete_answer_counts(text, answer):
     assert parse_answer(text) == answer
 
 
-@pytest.mark.parametrize(
-    "piece", ["<tool_call>", "<tool_call></tool_call>", "<answer>", "</answer>", "{", "<tool_call>{"]
-)
+@each_case("piece", ["<tool_call>", "<tool_call></tool_call>", "<answer>", "</answer>", "{", "<tool_call>{"])
 def test_reading_takes_linear_time(piece):
     text = piece * (400_000 // len(piece))
     start = time.perf_counter()

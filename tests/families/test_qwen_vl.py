@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from cases import each_case
 from tiny_family import SIZES, TinyFamily, tiny_family
 from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -57,7 +58,7 @@ def test_a_prompt_is_what_the_chat_template_gives(tiny, tokenizer):
     )
 
 
-@pytest.mark.parametrize("tool", [True, False])
+@each_case("tool", [True, False])
 def test_an_observation_continues_the_template(tiny, tokenizer, tool):
     chat, images = tiny.family.chat, [tiny.image(0), tiny.image(2)]
     start = chat.prompt("s", "<image>q", images[:1])
@@ -78,7 +79,7 @@ def test_an_observation_continues_the_template(tiny, tokenizer, tool):
     assert said[-len(more) :] == expected[-len(more) :]
 
 
-@pytest.mark.parametrize("marker", [*MARKERS, "<image>"])
+@each_case("marker", [*MARKERS, "<image>"])
 def test_nobody_can_write_a_marker(tiny, marker):
     chat, text = tiny.family.chat, f"a {marker} b"
     special = {chat.tokenizer.token_to_id(name) for name in MARKERS}
@@ -105,8 +106,8 @@ def test_images_and_placeholders_must_match(tiny):
         chat.check_images(ids, [tiny.image(1)])
 
 
-@pytest.mark.parametrize("nths", [(), (0,), (2, 1), (1, 1, 3), (3, 2, 4, 1)])
-@pytest.mark.parametrize("adjacent", [True, False])
+@each_case("nths", [(), (0,), (2, 1), (1, 1, 3), (3, 2, 4, 1)])
+@each_case("adjacent", [True, False])
 def test_positions_are_those_of_get_rope_index(tiny, nths, adjacent):
     chat, images = tiny.family.chat, [tiny.image(i) for i in nths]
     question = "a" + ("<image>" if adjacent else "<image> and then ") * len(nths) + " b?"
@@ -122,7 +123,7 @@ def test_positions_are_those_of_get_rope_index(tiny, nths, adjacent):
     assert following == len(ids) + int(delta)
 
 
-@pytest.mark.parametrize("nth", range(5))
+@each_case("nth", range(5))
 def test_patches_are_those_of_the_image_processor(tiny, nth):
     pixels = tiny.store.view(tiny.image(nth))
     processor = Qwen2VLImageProcessorPil.from_pretrained(tiny.family.folder, do_resize=False)

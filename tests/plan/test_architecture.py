@@ -10,6 +10,7 @@ import pytest
 import tiny_model
 import torch
 import yaml
+from cases import each_case
 from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -77,14 +78,14 @@ def real(arch: Architecture) -> Any:
         return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**config_of(arch)))
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@each_case("name", KNOWN)
 def test_parameters_equal_the_real_models_and_the_hubs_count(name: str) -> None:
     arch, model = KNOWN[name], real(KNOWN[name])
     assert arch.parameters == sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
     assert arch.vision.parameters == sum(p.numel() for p in model.model.visual.parameters())
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny_qwen2", "tiny_qwen3", "tiny_qwen3_moe"])
+@each_case("name", ["tiny", "tiny_qwen2", "tiny_qwen3", "tiny_qwen3_moe"])
 def test_the_tiny_architecture_has_exactly_the_parameters_of_the_model_that_is_built(name: str, tmp_path: Path) -> None:
     chosen = yaml.safe_load((ROOT / "conf" / "model" / f"{name}.yaml").read_text())
     sizes, kind = chosen["architecture"], find_family(chosen["family"])
@@ -141,7 +142,7 @@ def test_tokens_are_those_of_the_resized_view() -> None:
     assert KNOWN["Qwen3-VL-8B"].tokens(KNOWN["Qwen3-VL-8B"].patches(320, 640, 3136, 12845056)) == 200  # 32 px a side
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "words"),
     [
         (None, "cannot be read"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import tiny_model
 import torch
+from cases import each_case
 from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 from torch.utils.flop_counter import FlopCounterMode
@@ -62,7 +63,7 @@ def test_states_by_hand() -> None:
     assert states(n, Layout(3, "bfloat16", offload="weights"), 8) == (2e9, bucket, 0.0, 2.25e9)  # 1e9 are gathered
 
 
-@pytest.mark.parametrize("gpus", [1, 8, 32])
+@each_case("gpus", [1, 8, 32])
 def test_states_are_deepspeeds_own_estimates(gpus: int) -> None:
     n = SEVEN.parameters
     weights, gradients, optimizer, _ = states(n, Layout(2, "bfloat16"), gpus)
@@ -124,7 +125,7 @@ def kept(folder: Path, layers: int, depth: int, dtype: str) -> tuple[float, floa
     return text, measured(lambda: model.model.get_image_features(pixels, grid).pooler_output[0])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@each_case("dtype", ["float32", "bfloat16"])
 def test_a_layers_activations_are_what_autograd_keeps(dtype: str, tmp_path: Path) -> None:
     text, vision = kept(tmp_path / "few", 2, 1, dtype)
     more_text, more_vision = kept(tmp_path / "more", 3, 2, dtype)
@@ -201,7 +202,7 @@ def test_a_mean_beyond_the_limit_is_refused() -> None:
         shape(SEVEN, replace(WORK, max_tokens=1000))
 
 
-@pytest.mark.parametrize("parallel", [3, 16])
+@each_case("parallel", [3, 16])
 def test_engines_must_divide_gpus_and_heads(parallel: int) -> None:
     with pytest.raises(ConfigError, match="it must divide"):
         plan("1x8xH200", Layout(2, "bfloat16", tensor_parallel=parallel))
@@ -294,13 +295,13 @@ def test_collectives_of_gradients_are_of_what_is_trained() -> None:
         assert learner(s) == pytest.approx((micro * of_micro + once) / s.link_bytes_per_s, rel=1e-3)
 
 
-@pytest.mark.parametrize(("parallel", "heads"), [(1, 2), (2, 1), (4, 1), (8, 1)])
+@each_case(("parallel", "heads"), [(1, 2), (2, 1), (4, 1), (8, 1)])
 def test_a_gpu_of_an_engine_holds_at_least_one_key_value_head(parallel: int, heads: int) -> None:
     """Two heads of 128 in 36 layers: key and value in bf16."""
     assert cache_row(KNOWN["Qwen2.5-VL-3B"], Layout(2, "bfloat16", tensor_parallel=parallel)) == 4 * 36 * 128 * heads
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("layout", "copied"),
     [
         (Layout(2, "bfloat16"), 2 + 12 / 2),  # half of the shards on each of two machines
@@ -316,7 +317,7 @@ def test_the_hosts_hold_the_copy_of_a_checkpoint_and_the_ranks_images(layout: La
     assert plan("2x8xH200", layout, replace(WORK, checkpoint_beside=False)).memory.host_checkpoint == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("layout", "phase"),
     [
         (Layout(2, "bfloat16", 16384, True, sleep=0, gpu_memory=0.5, learner_sleep=True), "learning"),
@@ -360,7 +361,7 @@ def test_servers_have_gpus_of_their_own_and_may_work_beside_the_learner() -> Non
         plan("1x8xH200", replace(shared, serving=3, tensor_parallel=2))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("cluster", "model", "needed"),
     [
         ("4x8xH200", "Qwen2.5-VL-7B", "rl.backend.dtype=bfloat16"),

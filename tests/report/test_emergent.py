@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from fakes import make_pixels
 
 from vtcli.algo.rows import Row
@@ -103,7 +104,7 @@ def test_a_model_without_demonstrations_has_no_such_table(store: ArtifactStore) 
     assert emergent.tables([Evaluation("m", "m:v1", (row("a", 1.0),))], store, store.resolve("policy:v1"), 0) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("said", "expected"),
     [
         ("<code>part = array[10:50, 20:90]</code>", {"crop"}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from cases import each_case
 from fakes import make_pixels, make_sample, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ def test_truth_is_scaled_from_full_to_view() -> None:
     assert 'cx="4.00" cy="2.00"' in got
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("transform", "part"),
     [
         ({"op": "zoom", "box": [1, 2, 11, 22]}, 'x="1.00" y="2.00" width="10.00" height="20.00"'),

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import InputError
 from vtcli.runs import identity
@@ -70,7 +71,7 @@ def test_packages_that_another_environment_holds_are_not_read(mine: Path, monkey
     assert outside_code(["theirs.total"]) == {}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("statement", "package", "module"),
     [
         ("import a.b", "p", "a.b"),

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import each_case
 
 from vtcli.errors import ConfigError
 from vtcli.runs import slurm
@@ -64,7 +65,7 @@ def test_a_node_knows_how_many_ranks_it_has_and_which_of_them_leads() -> None:
     assert slurm.tasks_of_nodes("8(x3),4") == [8, 8, 8, 4]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "changes",
     [
         {"RANK": "2", "WORLD_SIZE": "4"},  # torchrun in each task
@@ -86,7 +87,7 @@ def test_a_missing_variable_is_named() -> None:
         adopted(SLURM_PROCID=None, SLURM_STEP_NODELIST="")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("nodes", "first"),
     [
         ("vm", "vm"),
@@ -106,7 +107,7 @@ def test_a_stage_of_one_process_refuses_to_be_several() -> None:
         slurm.require_one_process("eval", adopted())
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@each_case("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_outside_of_slurm_says_what_to_do(script: Path) -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True, timeout=20, check=False)
@@ -127,7 +128,7 @@ def test_every_stage_has_a_script_that_requeues_and_names_no_site() -> None:
         assert not re.search(r"--(partition|account|qos|nodelist|constraint)|-[pA] ", head)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "words"),
     [
         (["toolsrl"], "say scale="),
@@ -192,7 +193,7 @@ def test_a_clients_job_ends_its_server_however_it_ends(tmp_path: Path) -> None:
     assert client.wait(20) == 143 and cluster.told[-2:] == ENDED
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("squeue", "words"),
     [
         ("[ -e $0.once ] || { touch $0.once; exit 1; }; echo RUNNING node7", None),

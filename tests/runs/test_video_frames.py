@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import make_sample, native_card
 
 from vtcli.config.bounds import OutOfBounds
@@ -26,8 +27,8 @@ def filmed(folder: Path) -> Sample:
     return replace(make_sample(ImageStore(folder / "store")), videos=(CLIP.ref(str(path)),))
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 8, 32])
-@pytest.mark.parametrize("frames", [1, 5, 32, 33, 5130])
+@each_case("count", [1, 2, 7, 8, 32])
+@each_case("frames", [1, 5, 32, 33, 5130])
 def test_places_are_those_of_the_kits_without_repeats(count: int, frames: int) -> None:
     kits = np.linspace(0, frames - 1, count, dtype=int)  # VSI-Bench's code, lmms-eval's vsibench
     assert places(count, frames) == sorted(set(kits.tolist()))
@@ -45,15 +46,13 @@ def test_the_frames_are_the_videos_own_pixels_after_the_images_in_its_place(tmp_
     assert replace(made, images=sample.images, videos=sample.videos, question=sample.question) == sample
 
 
-@pytest.mark.parametrize(
-    ("value", "count"), [(4, 4), (32, 10), ("2fps", 10), ("1fps", 5), ("0.5fps", 2), ("0.1fps", 1)]
-)
+@each_case(("value", "count"), [(4, 4), (32, 10), ("2fps", 10), ("1fps", 5), ("0.5fps", 2), ("0.1fps", 1)])
 def test_a_number_or_a_rate_of_frames(tmp_path: Path, value: int | str, count: int) -> None:
     made = UniformFrames(value, ImageStore(tmp_path / "store"), 16)(filmed(tmp_path))  # 10 frames in 5 s
     assert len(made.images) == 1 + count
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "0fps", "fps", "1 fps", "many", ""])
+@each_case("value", [0, -1, 1.5, "0fps", "fps", "1 fps", "many", ""])
 def test_what_is_neither_is_refused(value: int | str) -> None:
     with pytest.raises(OutOfBounds, match="must be a number of frames, say 32, or a rate, say 1fps"):
         FrameChoice.read(value)

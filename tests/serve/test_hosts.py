@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import each_case
 
 from vtcli.serve.hosts import is_allowed, is_loopback, is_public
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8000", "LOCALHOST", "Localhost.:80", "[::1]", "[::1]:8000"])
+@each_case("host", ["127.0.0.1", "localhost:8000", "LOCALHOST", "Localhost.:80", "[::1]", "[::1]:8000"])
 def test_names_of_this_machine(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["", "evil.example", "127.0.0.1.evil.example", "localhost@evil", "127.1", "::1:2:3"])
+@each_case("host", ["", "evil.example", "127.0.0.1.evil.example", "localhost@evil", "127.1", "::1:2:3"])
 def test_other_names(host: str) -> None:
     assert not is_loopback(host)
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+@each_case("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_addresses_that_anybody_reaches(address: str) -> None:
     assert is_public(address)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "address",
     [
         *("127.0.0.1", "127.1.2.3", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254"),
@@ -49,7 +49,7 @@ def test_addresses_of_some_network_only(address: str) -> None:
 HOSTS = ("images.example", "other.example:8080", "10.0.0.1")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         *("https://images.example/a.png?b=c", "http://images.example:80/", "HTTPS://Images.Example/x"),
@@ -60,7 +60,7 @@ def test_allowed_hosts(url: str) -> None:
     assert is_allowed(url, HOSTS) and not is_allowed(url, ())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         *("http://evil.example/", "http://images.example.evil.example/", "http://images.example:8080/"),

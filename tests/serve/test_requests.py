@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ CONSTRAINTS: dict[str, Any] = {
 """Fields of vLLM's API that would change the result."""
 
 
-@pytest.mark.parametrize("value", [None, [], {}, False])
+@each_case("value", [None, [], {}, False])
 def test_fields_that_ask_for_nothing_are_taken(value: Any) -> None:
     assert read(**{name: value for name in CONSTRAINTS if name not in ("min_tokens", "best_of")}) == read()
     hints = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}, "length_penalty": 2}
@@ -65,7 +66,7 @@ def test_fields_that_ask_for_nothing_are_taken(value: Any) -> None:
     assert read(n=2, best_of=2) == read(n=2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "status", "param"),
     [
         ({"model": "gpt-4o"}, 404, "model"),
@@ -99,7 +100,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], stat
     assert (found.value.status, found.value.param) == (status, param)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "http://169.254.169.254/",
@@ -115,13 +116,13 @@ def test_only_data_urls_are_read(url: str) -> None:
     assert (found.value.status, found.value.code) == (400, "invalid_image")
 
 
-@pytest.mark.parametrize("host", ["https://images.example", "images.example/x", "Images.Example", "a@b", ""])
+@each_case("host", ["https://images.example", "images.example/x", "Images.Example", "a@b", ""])
 def test_hosts_that_no_address_can_name_are_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="allow_hosts: must be names of hosts in small letters"):
         RequestLimits(allow_hosts=("images.example:8000", "10.0.0.1", "2001:db8::1", host))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 80])
+@each_case("size", [1, 2, 3, 80])
 def test_data_urls_need_no_padding_and_may_have_line_breaks(size: int) -> None:
     data = bytes(range(size))
     text = base64.encodebytes(data).decode().replace("=", "").replace("\n", "\r\n\t ")
