@@ -67,7 +67,8 @@ def links_and_paths(tree: Tree) -> Iterator[Violation]:
             elif part and part not in {anchor(heading) for heading in _HEADING.findall(file.read_text())}:
                 yield Violation(tree.at(page, link.start()), f"the link {link[1]} leads to no heading")
         for path in _PATH.finditer(blanked):
-            if not (tree.root / path[1]).exists() and not list(tree.root.glob(f"{path[1]}*")):
+            made = "/." in path[1]  # a hidden folder is made by a command and not kept
+            if not made and not (tree.root / path[1]).exists() and not list(tree.root.glob(f"{path[1]}*")):
                 yield Violation(tree.at(page, path.start()), f"{path[1]} does not exist")
 
 
