@@ -26,8 +26,10 @@ def planned(folder: Path, **environ: str) -> tuple[int, str]:
 def test_from_scratch_trains_the_base_model_and_else_the_shipped_one_is_taken(tmp_path: Path) -> None:
     code, said = planned(tmp_path)
     assert code == 2 and "vtcli artifacts add " in said and "vtcli sft" not in said
-    code, said = planned(tmp_path, FROM="scratch", SEED="3")
+    assert "rl.steps_per_phase=24" in said and "launch.ranks=2" in said
+    code, said = planned(tmp_path, FROM="scratch", SEED="3", FULL="1")
     assert code == 2 and "vtcli artifacts add " not in said
+    assert "rl.steps_per_phase" not in said and "launch.ranks=2" in said
     assert "vtcli sft +recipe=tiny_base seed=3 name=base scale=tiny sft.data=demos@latest" in said
     code, said = planned(tmp_path, FROM="scrach")
     assert (code, said) == (2, "FROM=scrach: expected scratch, or nothing for the base model that comes with vtcli\n")
