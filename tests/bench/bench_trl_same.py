@@ -26,6 +26,7 @@ def same_loss(world: World, folder: Path) -> dict[str, Any]:
     theirs.backward()
     rows = _rows(world, batch)
     own = learner(world)
+    own.module.banned = own.module.banned[:0]  # TRL draws from the whole vocabulary, and so is its loss
     kept: dict[str, Tensor] = {}
     own.engine.step = _keeping(own, kept)  # what the optimiser would get, before it moves anything
     metrics = own.step(rows, PLAIN)
