@@ -49,6 +49,8 @@ def validate(
                 count += len(STAGES)
                 said = "+recipe={} scale={} variant={}".format(*choices).removesuffix(" variant=paper")
                 print_line(f"{'wrong' if failed else 'ok':<6} {said}  {bound} plug points bound", sys.stdout)
+                for line in compose.lost(recipe, choices[2], scale, own):
+                    print_line(f"warn   {said}: {line}", sys.stdout)
     if problems:
         raise ConfigError("\n".join([f"{len(problems)} of {count} configurations cannot work:", *problems]))
     print_line(f"{count} configurations compose and bind.", sys.stdout)

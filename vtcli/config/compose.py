@@ -1,8 +1,8 @@
 """The only importer of hydra: turns a command line into a checked configuration, and starts runs through Hydra.
 
 The command line is rewritten before Hydra sees it (docs/decisions/config.md). The scale is appended as the last group.
-``recipe=x`` means ``+recipe=x``. ``variant=x`` is laid over the recipe. The recipe's data are taken at the size of the
-scale. ``model=x`` and ``data=x`` fill the stage's own input.
+``recipe=x`` means ``+recipe=x``. ``variant=x`` is laid over the recipe. The recipe's choices of groups come after the
+scale's, data at the scale's size. ``model=x`` and ``data=x`` fill the stage's own input.
 
 The configuration is then composed and checked. A mistake is one ``ConfigError`` before any file is written or model
 loaded.
@@ -105,7 +105,7 @@ class CommandPlan:
     overrides: tuple[str, ...]
     multirun: bool
     only_prints: bool  # --cfg, --info, --hydra-help: Hydra prints and runs nothing
-    note: str | None  # what ``scale=auto`` became, and why
+    note: str | None  # what ``scale=auto`` became, and why; what a scale replaces of a recipe
     command: str  # as it was given
     scale: str
     recipe: str | None = None
@@ -167,9 +167,13 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
         rewritten.append(f"scoring.recipes_in={quoted(str(own))}")
     if variant is not None:
         rewritten.append(f"+variant={recipes.choose_variant(folders, recipe, variant)}")
-    if recipe is not None and not any(o.startswith("data=") for o in rewritten):
-        data = recipes.data_at(folders, recipe, chosen)
-        rewritten += [f"data={data}"] if data else []
+    if recipe is not None:
+        given = {override.partition("=")[0] for override in rewritten}
+        kept = recipes.kept_choices(folders, recipe, variant, chosen)
+        rewritten += [f"{group}={choice}" for group, choice in kept.items() if group not in given]
+        if "," not in f"{recipe}{variant}{chosen}" and "model" not in given:
+            lost = recipes.lost_choices(folders, recipe, variant, chosen)
+            note = "\n".join([*([note] if note else []), *lost]) or None
     rewritten.append(f"+{LAST_GROUP}={chosen}")
     prints = bool(args.cfg or args.info or args.hydra_help or args.help)
     found = CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command, chosen)
@@ -340,6 +344,14 @@ def built_upon(recipe: str, own: Path | None = None) -> list[str]:
 def variants(recipe: str, own: Path | None = None) -> list[str]:
     """The readings of a recipe: ``paper``, and those of ``conf/variant``."""
     return recipes.variants([folder(), *([own] if own else [])], recipe)
+
+
+def lost(recipe: str, variant: str, scale: str, own: Path | None = None) -> list[str]:
+    """A line for each choice of a recipe that the scale replaces and that is no size, and of a user's own recipe for
+    each value."""
+    folders = [*([own] if own else []), folder()]
+    lines = recipes.lost_choices(folders, recipe, variant, scale)
+    return lines + (recipes.lost_values(own, folders, recipe, scale) if own else [])
 
 
 def scales() -> dict[str, machine.Needs]:

@@ -1,14 +1,15 @@
-"""Facts from a recipe's files, read before anything is composed: its data and its variants.
+"""Facts from a recipe's files, read before anything is composed: its choices, its data and its variants.
 
 A recipe names its data at paper size (``override /data: codev_paper``). A scale with data of its own size (``override
-/data: toolsrl_tiny``) takes the recipe's sibling of that size, ``codev_tiny``, where it exists. A variant is a file
+/data: toolsrl_tiny``) takes the recipe's sibling of that size, ``codev_tiny``, where it exists. Other choices of a
+recipe, as its prompt, hold at every scale. A variant is a file
 ``variant/<recipe>_<variant>.yaml`` that is laid over the recipe: the paper's released
 code (``code``), or one of the paper's ablations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,28 +62,82 @@ def choose_variant(folders: Sequence[Path], recipe: str | None, variant: str) ->
     return ",".join(name for files in chosen for name in files)
 
 
-def data_at(folders: Sequence[Path], recipe: str, scale: str) -> str | None:
-    """The choice of ``conf/data`` for a recipe at a scale, where it is neither the recipe's nor the scale's own; of
-    several recipes, as in a sweep, the one that they share.
+def kept_choices(folders: Sequence[Path], recipe: str, variant: str | None, scale: str) -> dict[str, str]:
+    """The choices of groups, by group, that a recipe or its variant made and that the scale's file would replace: a
+    scale fills in what neither recipe nor command chose. Data and model have sizes. Data are taken at the scale's size,
+    ``codev_tiny`` for ``codev_paper``, where they exist. A model stays if it is built from scratch as the scale's is.
+    Of several recipes, as in a sweep, the choices that they share.
 
     Raises:
-        ConfigError: several recipes that use different data at this scale.
+        ConfigError: several recipes that choose differently.
     """
-    own = _data_of(folders, "scale", scale)
-    if own is None:
-        return None
-    size, known = own.rpartition("_")[2], names(folders, "data")
-    found: set[str] = set()
-    for name in recipe.split(","):
-        stem = (_data_of(folders, "recipe", name) or own).rpartition("_")[0]
-        found.add(f"{stem}_{size}" if f"{stem}_{size}" in known else own)
-    if len(found) > 1:
-        raise ConfigError(
-            f"recipe={recipe} at scale={scale}: these recipes use different data ({', '.join(sorted(found))}); run "
-            "them one after another, or choose the data of all with data=NAME"
-        )
-    (data,) = found
-    return None if data == own else data
+    if "," in scale:  # of a sweep: data and model differ by scale
+        each = [kept_choices(folders, recipe, variant, one) for one in scale.split(",")]
+        return {group: c for choices in each for group, c in choices.items() if group not in ("data", "model")}
+    scales = _overrides(folders, "scale", scale)
+    found = [
+        _kept(folders, scales, _chosen(folders, name, each))
+        for name in recipe.split(",")
+        for each in (variant or "").split(",")
+    ]
+    for group in sorted({group for choices in found for group in choices}):
+        values = {choices.get(group, scales[group]) for choices in found}
+        if len(values) > 1:
+            raise ConfigError(
+                f"recipe={recipe} at scale={scale}: these recipes use different {group} ({', '.join(sorted(values))}); "
+                f"run them one after another, or choose the {group} of all with {group}=NAME"
+            )
+    return {group: choice for group, choice in found[0].items() if choice != scales[group]}
+
+
+def lost_choices(folders: Sequence[Path], recipe: str, variant: str | None, scale: str) -> list[str]:
+    """A line for each choice of a recipe that the scale replaces and that is no size: a model of another family."""
+    scales, chosen = _overrides(folders, "scale", scale), _chosen(folders, recipe, variant)
+    mine, other = chosen.get("model"), scales.get("model")
+    if mine is None or other is None or "model" in kept_choices(folders, recipe, variant, scale):
+        return []
+    families = [_value(folders, "model", each, "family") for each in (mine, other)]
+    if families[0] == families[1]:
+        return []
+    return [f"scale={scale} takes model={other} in place of the recipe's {mine}: give model={mine} to keep it"]
+
+
+def lost_values(folder: Path, folders: Sequence[Path], recipe: str, scale: str) -> list[str]:
+    """A line for each value in a recipe's file below ``folder`` that the scale's file sets to another one."""
+    mine = _leaves(_read(_file([folder], "recipe", recipe)))
+    other = _leaves(_read(_file(folders, "scale", scale)))
+    keys = sorted(key for key in mine.keys() & other.keys() if mine[key] != other[key])
+    return [
+        f"scale={scale} sets {key}={other[key]} in place of the recipe's {mine[key]}: give {key}={mine[key]} to keep it"
+        for key in keys
+    ]
+
+
+def _kept(folders: Sequence[Path], scales: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
+    found = {group: chosen[group] for group in scales.keys() & chosen.keys()}
+    if (data := found.get("data")) is not None:
+        stem, _, size = data.rpartition("_")
+        sibling = f"{stem}_{scales['data'].rpartition('_')[2]}"
+        found["data"] = sibling if size in SIZES and sibling in names(folders, "data") else data
+    if (model := found.get("model")) is not None:
+        built = [_value(folders, "model", each, "architecture") is not None for each in (model, scales["model"])]
+        if not all(built):  # the scale's is of another size
+            del found["model"]
+    return found
+
+
+SIZES = ("tiny", "gpu", "node", "paper")
+"""Endings of data sets that are one set at several sizes."""
+
+
+def _chosen(folders: Sequence[Path], recipe: str, variant: str | None) -> dict[str, str]:
+    """Choices of groups by a recipe, by those that it builds upon, and by its variant's file, which comes last."""
+    chosen: dict[str, str] = {}
+    for name in reversed(built_upon(folders, recipe)):
+        chosen |= _overrides(folders, "recipe", name)
+    if variant not in (None, "", PAPER):
+        chosen |= _overrides(folders, "variant", f"{recipe}_{variant}")
+    return chosen
 
 
 def built_upon(folders: Sequence[Path], recipe: str) -> list[str]:
@@ -91,19 +146,38 @@ def built_upon(folders: Sequence[Path], recipe: str) -> list[str]:
     return [recipe, *(name for base in bases for name in built_upon(folders, base))]
 
 
-def _data_of(folders: Sequence[Path], group: str, name: str) -> str | None:
-    """``override /data`` of a file, or of the one that it builds upon."""
-    entries = _defaults(folders, group, name)
-    for entry in entries:
-        if isinstance(entry, dict) and "override /data" in entry:
-            return str(cast("dict[str, Any]", entry)["override /data"])
-    bases = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
-    inherited = (_data_of(folders, group, base) for base in reversed(bases))
-    return next((data for data in inherited if data is not None), None)
+def _overrides(folders: Sequence[Path], group: str, name: str) -> dict[str, str]:
+    """Choices of groups in the defaults list of a file (``override /data: NAME``)."""
+    entries = [cast("dict[str, Any]", entry) for entry in _defaults(folders, group, name) if isinstance(entry, dict)]
+    pairs = ((key.removeprefix("override ").strip("/ "), value) for entry in entries for key, value in entry.items())
+    return {key: str(value) for key, value in pairs if "@" not in key and isinstance(value, str)}
 
 
 def _defaults(folders: Sequence[Path], group: str, name: str) -> list[Any]:
     """Entries of the defaults list of a file; none where there is no such file."""
-    path = next((p for folder in folders if (p := folder / group / f"{name}.yaml").is_file()), None)
+    return cast("list[Any]", _read(_file(folders, group, name)).get("defaults") or [])
+
+
+def _file(folders: Sequence[Path], group: str, name: str) -> Path | None:
+    return next((path for folder in folders if (path := folder / group / f"{name}.yaml").is_file()), None)
+
+
+def _read(path: Path | None) -> dict[str, Any]:
     values: Any = yaml.safe_load(path.read_text()) if path else None
-    return cast("list[Any]", values.get("defaults") or []) if isinstance(values, dict) else []
+    return cast("dict[str, Any]", values) if isinstance(values, dict) else {}
+
+
+def _value(folders: Sequence[Path], group: str, name: str, key: str) -> Any:
+    return _read(_file(folders, group, name)).get(key)
+
+
+def _leaves(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Values of a file by dotted key, without its defaults list and references to other keys."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{where}{name}"
+        if isinstance(value, dict):
+            found |= _leaves(cast("dict[str, Any]", value), f"{key}.")
+        elif key not in ("defaults", "scale") and not (isinstance(value, str) and "${" in value):
+            found[key] = value
+    return found
