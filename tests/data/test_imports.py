@@ -280,6 +280,7 @@ def test_a_mapping_covers_a_new_set_without_code(tmp_path: Path) -> None:
         "box_order": "yxyx",
         "box_space": "thousand",
         "box_label": "it",
+        "boxes_of": "first",
         "strip": [r"\s*Answer briefly\.$"],
         "source": "set",
     }

@@ -51,10 +51,15 @@ def undoing(names: Sequence[str]) -> list[str]:
 
 
 def targets(
-    given: Any, row: Mapping[str, Any], columns: RowMapping, size: tuple[int, int], place: Place
+    given: Any,
+    row: Mapping[str, Any],
+    columns: RowMapping,
+    size: tuple[int, int],
+    place: Place,
+    upright: Sequence[str] = (),
 ) -> list[dict[str, Json]]:
     """Boxes in pixels of the image as it is shown, of ``size`` (width, height). Boxes of the upright image are moved
-    by what was done to it.
+    by what was done to it, and boxes of the stored pixels by ``upright``, the turns of their EXIF orientation.
 
     Raises:
         RowProblem: as ``boxes.read``, for an operation whose effect on a box is not known, and a crop without a box.
@@ -70,14 +75,19 @@ def targets(
             f"{place}: its boxes are of the upright image, and {', '.join(unknown)} moves them to places that are not "
             "known.",
         )
-    if sum(name in _UNDO for name in turns) % 2:
+    moves = [*upright, *(_TRANSFORM[name] for name in turns)]
+    if sum(move in QUARTERS for move in moves) % 2:
         size = (size[1], size[0])
     found = boxes.read(given, row, columns, size, place)
-    for name in turns:
+    for move in moves:
         for target in found:
-            target["box"] = moved_box(target["box"], _TRANSFORM[name], *size)
-        size = (size[1], size[0]) if name in _UNDO else size
+            target["box"] = moved_box(target["box"], move, *size)
+        size = (size[1], size[0]) if move in QUARTERS else size
     return found
+
+
+QUARTERS = ("rot90", "rot270")
+"""Transforms that swap width and height."""
 
 
 def _names(given: Any) -> list[str]:

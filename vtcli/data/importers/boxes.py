@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from vtcli.data.importers.mapping import RowMapping, first
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.row_images import UPRIGHT, Header
 from vtcli.schema import Json
 
 SHARES: Mapping[str, float] = {"unit": 1.0, "percent": 100.0, "thousand": 1000.0}
@@ -35,6 +36,62 @@ def read(
     entries = [given] if one else list(cast("Sequence[Any]", given))
     scale = _scale(row, mapping, size, place)
     return [_box(entry, mapping, scale, size, place) for entry in entries]
+
+
+def require_first_image(given: Any, mapping: RowMapping, images: int, place: Place) -> None:
+    """Raises ``RowProblem`` for boxes of a row with several images that are not said to be of the first one: what a
+    crop shows is measured there."""
+    entries: list[Any] = list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else [given]
+    named = [cast("Mapping[str, Any]", e).get("image") if isinstance(e, Mapping) else None for e in entries]
+    known = images == 1 or mapping.boxes_of == "first"
+    if not entries or (known and set(named) <= {None, 0}) or set(named) == {0}:
+        return
+    if other := next((n for n in named if n is not None and n != 0), None):
+        raise RowProblem(
+            place,
+            "a box of another image than the first",
+            f"{place}: a box is of image {other!r} of {images}, and crops are measured on image 0 alone. Give that "
+            "image first, or leave the boxes out.",
+        )
+    raise RowProblem(
+        place,
+        "boxes, and several images",
+        f"{place} has {images} images, and its boxes do not say of which they are. Boxes of the first one say "
+        '"image": 0, or mapping.boxes_of: first says it of all; leave out the others.',
+    )
+
+
+def exif_turns(row: Mapping[str, Any], mapping: RowMapping, header: Header, place: Place) -> tuple[str, ...]:
+    """Transforms that move the boxes of a row to the picture as it is turned upright.
+
+    Raises:
+        RowProblem: an EXIF orientation, and nothing says on which picture the boxes were measured; a size in the row
+            that the picture does not have.
+    """
+    stored = header.width, header.height
+    turns = UPRIGHT[header.orientation]
+    upright = stored[::-1] if header.orientation >= 5 else stored
+    said = _numbers([first(row, mapping.width), first(row, mapping.height)])
+    if said and mapping.box_space == "pixels" and tuple(said) not in (stored, upright):
+        raise RowProblem(
+            place,
+            "a picture of another size than its row says",
+            f"{place} says {said[0]:g} x {said[1]:g} pixels, and its image has {stored[0]} x {stored[1]}. Boxes of "
+            "another size are mapping.box_space: resized with box_size: COLUMN of [width, height]; width and height "
+            "that are no size are mapping.width: [].",
+        )
+    if not turns or mapping.box_exif == "upright":
+        return ()
+    if mapping.box_exif == "stored":
+        return turns
+    if said and stored != upright and tuple(said) in (stored, upright):
+        return turns if tuple(said) == stored else ()
+    raise RowProblem(
+        place,
+        "boxes of a picture with an EXIF orientation",
+        f"{place}: its image has the EXIF orientation {header.orientation}, and nothing says whether its boxes are of "
+        "the stored pixels or of the upright picture. Say it with mapping.box_exif: stored, or upright.",
+    )
 
 
 def _scale(row: Mapping[str, Any], mapping: RowMapping, size: tuple[int, int], place: Place) -> tuple[float, float]:

@@ -68,7 +68,9 @@ def read(
         RowProblem: messages that cannot be read or do not take turns, or images that do not match their markers.
     """
     try:
-        chat = _joined([turn for message in _messages(row, mapping) for turn in _split(message, mapping)])
+        parts = [turn for message in _messages(row, mapping) for turn in _split(message, mapping)]
+        parts, columns = _by_call(parts, every_image(row, mapping, place))
+        chat = _joined(parts)
         tools = parsed(first(row, mapping.tools))
     except ValueError as error:
         raise RowProblem(place, "unreadable messages", f"{place}: {error}.") from error
@@ -89,11 +91,11 @@ def read(
         )
     if mapping.crops == "cut":
         spoken = next((n for n, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
-        shown = every_image(row, mapping, place) or any(turn.own for turn in chat[:spoken])
+        shown = columns or any(turn.own for turn in chat[:spoken])
         begin = spoken if shown else 0  # a question whose pictures another set has
         bare = [replace(turn, text=texts.MARKER.sub("", turn.text), own=()) for turn in chat[begin:]]
         chat = [*chat[:begin], *bare]
-    messages, given = _matched(chat, every_image(row, mapping, place), place)
+    messages, given = _matched(chat, columns, place)
     pixels, encoded = row_images.held(given, keep, finder, place)
     asked = next(m.text for m in chat if m.role == "user")
     question = texts.plain(asked, mapping.strip) if mapping.prompt == "card" else None
@@ -196,6 +198,49 @@ def _split(message: texts.Message, mapping: RowMapping) -> Iterator[texts.Messag
             role = "tool" if number % 2 else "assistant"
             yield texts.Message(role, part.strip("\n"), thought=thought, learn=message.learn)
             thought = ""  # it stood before the first part
+
+
+def _by_call(chat: Sequence[texts.Message], columns: list[Any]) -> tuple[list[texts.Message], list[Any]]:
+    """The answers of tools in the order of their calls, which they name by id (OpenAI's format), and the images that
+    are left in the columns: those of messages are given to them before a message moves.
+
+    Raises:
+        ValueError: an answer to an id that no call before it has.
+    """
+    found: list[texts.Message] = []
+    calls: list[str] = []
+    answers: list[list[texts.Message]] = []
+    moved = False
+
+    def end() -> None:
+        nonlocal moved
+        order = sorted(answers, key=lambda messages: calls.index(messages[0].ids[0]) if messages[0].ids else -1)
+        moved = moved or order != answers
+        found.extend(message for messages in order for message in messages)
+        answers.clear()
+
+    for message in chat:
+        if message.role == "tool":
+            if unknown := [name for name in message.ids if calls and name not in calls]:
+                raise ValueError(f"a tool answers the call {unknown[0]!r}; the calls before it are {', '.join(calls)}")
+            answers.append([replace(message, ids=()) if not calls else message])
+        elif message.role == "user" and answers:  # pictures of the tool's answer before it
+            answers[-1].append(message)
+        else:
+            if answers:
+                end()
+                calls.clear()
+            calls += message.ids
+            found.append(message)
+    end()
+    if not moved or not columns:
+        return found, columns
+    left, own = list(columns), dict[int, tuple[Any, ...]]()
+    for message in chat:
+        count = texts.count(message.text)
+        if len(message.own) != count:
+            own[id(message)], left = tuple(left[:count]), left[count:]
+    return [replace(message, own=own.get(id(message), message.own)) for message in found], left
 
 
 def _joined(chat: Sequence[texts.Message]) -> list[texts.Message]:

@@ -51,6 +51,7 @@ class RowMapping:
     boxes: Paths = ("boxes",)
     choices: Paths = ("choices",)
     options: Paths = ()  # texts to choose from that the question does not hold yet: the answer is a letter
+    answer_is: Literal["text", "letter", "index"] | None = None  # of options; an index counts from 0
     numeric: Paths = ("numeric",)
     numeric_words: tuple[str, ...] = ()  # further values of such a column of another name that mean a number
     required: Paths = ("required",)
@@ -74,6 +75,12 @@ class RowMapping:
     box_size: Paths = ()  # where [width, height] of the resized image stand, for box_space: resized
     box_image: Literal["shown", "upright"] = "shown"  # upright: boxes are of the image before ``applied``
     box_label: str | None = None  # of boxes without a label
+    boxes_of: Literal["first"] | None = None  # of rows with several images; None: each box says its "image"
+    # Whether boxes are of the stored pixels or of the picture that its EXIF orientation turns upright; None: the row's
+    # width and height tell.
+    box_exif: Literal["stored", "upright"] | None = None
+    width: Paths = ("width",)  # of the first image, in pixels as the set measured it
+    height: Paths = ("height",)
     split: Paths = ()  # the column that says which split a row is of; or shares of the rows, which are ``shares``
     shares: Mapping[str, float] | None = None  # of validation and test, drawn by ``shares_seed``; the rest is train
     shares_seed: int = 0
@@ -129,7 +136,7 @@ def _read(name: str | None, own: str) -> RowMapping:
         file = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS / f"{name}.yaml"
         if not file.is_file():
             raise ConfigError(f"preset: there is no preset {name!r}.{nearest(name, presets())} Or give a YAML file.")
-        values = {path: [] for path in paths} | _load(file)
+        values = {path: [] for path in paths - {"width", "height"}} | _load(file)
     values |= json.loads(own)
     _read_shares(values)
     values.setdefault("strict", name is None and not paths & values.keys())

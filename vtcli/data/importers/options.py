@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from vtcli.data.importers.mapping import literal, look, parsed
@@ -88,11 +88,33 @@ def listed(question: str, bare: Sequence[str]) -> str:
     return question if lettered(question, bare) else "\n".join([question, *lines])
 
 
-def of_row(held: Any, question: str, answer: str, place: Place) -> tuple[str, str, list[str]]:
+def index_alone(held: Any, answer: str) -> bool:
+    """True for an answer that is one of the options as an index from 0, and neither as a text nor as a letter."""
+    given = texts_of(held) or []
+    return _index(answer, len(given)) != "" and not read(given, answer)[1]
+
+
+def _index(answer: str, count: int) -> str:
+    """The letter of the option with an index; "" for a text that is none."""
+    text = answer.strip()
+    return letter(int(text)) if text.isascii() and text.isdigit() and int(text[:4]) < count and len(text) < 4 else ""
+
+
+def of_row(
+    held: Any,
+    question: str,
+    answer: str,
+    place: Place,
+    answer_is: str | None = None,
+    indices: Callable[[], int] = lambda: 0,
+) -> tuple[str, str, list[str]]:
     """The question with the options of a row, the answer's letter, and all letters; without options as it was.
+    ``answer_is`` is the set's convention. Without one, ``indices`` counts its rows whose answer is an index alone: then
+    an answer that may be a text or an index is neither.
 
     Raises:
-        RowProblem: options of no known form, more than there are letters, or none that is the answer.
+        RowProblem: options of no known form, more than there are letters, none that is the answer, or an answer that
+            two conventions read in two ways.
     """
     given = texts_of(held)
     if given is None:
@@ -104,7 +126,19 @@ def of_row(held: Any, question: str, answer: str, place: Place) -> tuple[str, st
     if not given:
         return question, "", []
     bare, right = read(given, answer)
+    by_index = _index(answer, len(given))
+    if answer_is is not None:
+        by_letter = answer.strip().strip("().:").upper()
+        by_letter = by_letter if by_letter in [letter(k) for k in range(len(bare))] else ""
+        right = {"index": by_index, "text": _named(answer, bare), "letter": by_letter}[answer_is]
+    elif right and by_index and by_index != right and (rows := indices()):
+        said = (
+            f"{place}: its answer {answer!r} is the option {right} as a text and {by_index} as an index, and {rows} "
+            "rows of the set fit as indices alone. Say it with mapping.answer_is: index, text or letter."
+        )
+        raise RowProblem(place, "an answer that may be an index", said)
     if not right:
-        said = f"{place}: its options are {given}; none is the answer {answer!r}."
+        hint = " An index, from 0 on, is mapping.answer_is: index." if by_index and answer_is is None else ""
+        said = f"{place}: its options are {given}; none is the answer {answer!r}.{hint}"
         raise RowProblem(place, "options without the answer", said)
     return listed(question, bare), right, [letter(k) for k in range(len(bare))]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, overload
+
+from PIL import ExifTags, Image
 
 from vtcli.data.importers import media
 from vtcli.data.importers.problems import Place, RowProblem
@@ -54,6 +57,36 @@ class RowImage:
         except InputError as error:
             said = f"The image {self.where} is refused. {error}"
             raise RowProblem(self.place, "an image that cannot be shown", said) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Width and height of an image as it is stored, and the EXIF orientation by which it is turned upright."""
+
+    width: int
+    height: int
+    orientation: int  # 1: as it is
+
+    @classmethod
+    def of(cls, value: Any, finder: media.Finder, place: Place) -> Header:
+        """Reads the first bytes of an image that is known to be one."""
+        data, _ = media.read_file(value, "image", finder, place)
+        with Image.open(io.BytesIO(data)) as image:
+            found = image.getexif().get(ExifTags.Base.Orientation, 1)
+            return cls(image.width, image.height, found if found in UPRIGHT else 1)
+
+
+UPRIGHT: Mapping[int, tuple[str, ...]] = {
+    1: (),
+    2: ("hflip",),
+    3: ("rot180",),
+    4: ("vflip",),
+    5: ("rot90", "hflip"),
+    6: ("rot90",),
+    7: ("rot90", "vflip"),
+    8: ("rot270",),
+}
+"""Transforms that turn an image of an EXIF orientation upright."""
 
 
 class DecodedWhenRead(Sequence[Pixels]):

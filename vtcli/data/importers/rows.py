@@ -24,7 +24,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -35,7 +35,7 @@ import numpy as np
 from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
-from vtcli.data.importers import applied, dialogues, hub, media, options, row_images, sources, texts
+from vtcli.data.importers import applied, boxes, dialogues, hub, media, options, row_images, sources, texts
 from vtcli.data.importers.mapping import (
     RowMapping,
     chosen_rows,
@@ -47,12 +47,12 @@ from vtcli.data.importers.mapping import (
     shared_rows,
 )
 from vtcli.data.importers.problems import Place, RowProblem
-from vtcli.data.importers.row_images import KeepImages
+from vtcli.data.importers.row_images import Header, KeepImages
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
-from vtcli.schema import Json
+from vtcli.schema import Json, Sample
 from vtcli.signals.code import REQUIRABLE
-from vtcli.signals.rules import RULES
+from vtcli.signals.rules import RULES, score
 from vtcli.signals.scorers import numerals
 from vtcli.store.parquet import CHAT_MARKER
 
@@ -141,9 +141,11 @@ def generate(
         return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
     question, shown = _question(row, columns, place)
     answers = _answers(row, columns, place)
-    question, truth = _truth(row, columns, question, answers, place)
+    convention = functools.partial(_convention, rows.source, preset, json.dumps(mapping or {}, sort_keys=True))
+    question, truth = _truth(row, columns, question, answers, place, convention)
     words = Words(name, item_id(name, split, item), question, str(truth.pop("letter", answers[0])))
     _check_text(question, answers, place)
+    _require_own_answer(words, truth, place)
     clip, given = first(row, columns.video), dialogues.every_image(row, columns, place) or list(shown.own)
     if columns.medium:
         clip, given = _medium(row, columns, clip, given, place)
@@ -155,9 +157,14 @@ def generate(
     _check_markers(given, shown, columns, place)
     pixels, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
     pictures = (NO_PIXELS,) if encoded else tuple(pixels)
-    found = truth.pop("boxes", None) if "boxes" in truth else parsed(first(row, columns.boxes))
+    ours = "boxes" in truth  # of a row that vtcli wrote: of the first picture, upright
+    found = truth.pop("boxes") if ours else parsed(first(row, columns.boxes))
     height, width = (encoded[0].height, encoded[0].width) if encoded else pictures[0].shape[:2]
-    targets = applied.targets(found, row, columns, (width, height), place)
+    turns: tuple[str, ...] = ()
+    if found and not ours:
+        boxes.require_first_image(found, columns, len(given), place)
+        turns = boxes.exif_turns(row, columns, Header.of(given[0], rows.finder, place), place)
+    targets = applied.targets(found, row, columns, (width, height), place, turns)
     if form == "tool" and (len(given) > 1 or not (turn or targets)):
         lacks = "several images" if len(given) > 1 else "neither boxes nor turn: true"
         raise place_problem(place, NO_FORM, f" has {lacks}. {WITHOUT_FORM}")
@@ -272,7 +279,9 @@ def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tupl
         raise place_problem(place, "no question", f" has no question. {EXPECTED} It has {_column_names(row)}.")
     chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts.chat_of(value))]
     try:
-        message = texts.asked(texts.messages(chats[0])) if chats else texts.Message("user", str(value))
+        message = (
+            texts.asked(texts.from_picture(texts.messages(chats[0]))) if chats else texts.Message("user", str(value))
+        )
     except ValueError as error:
         raise place_problem(place, "unreadable messages", f": {error}.") from error
     if not isinstance(value, str) and not texts.is_chat(value):
@@ -304,7 +313,7 @@ def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[
     value = texts.chat_of(first(row, columns.answer))
     if texts.is_chat(value):
         try:
-            value = texts.answered(texts.messages(value))
+            value = texts.answered(texts.from_picture(texts.messages(value)))
         except ValueError as error:
             raise place_problem(place, "unreadable messages", f": {error}.") from error
     given: list[Any] = list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
@@ -434,7 +443,12 @@ def _refuse_slips(columns: Iterable[str], where: str, mapping: RowMapping) -> No
 
 
 def _truth(
-    row: Mapping[str, Any], columns: RowMapping, question: str, answers: Sequence[str], place: Place
+    row: Mapping[str, Any],
+    columns: RowMapping,
+    question: str,
+    answers: Sequence[str],
+    place: Place,
+    convention: Callable[[], int],
 ) -> tuple[str, dict[str, Json]]:
     """The question with its options, and what is known of the answer and of the way to it."""
     known = parsed(first(row, columns.truth))
@@ -450,7 +464,7 @@ def _truth(
             raise place_problem(place, "choices without the answer", said)
         truth["choices"] = given
     if (held := options.held(row, columns.options)) is not None:
-        question, letter, letters = options.of_row(held, question, answers[0], place)
+        question, letter, letters = options.of_row(held, question, answers[0], place, columns.answer_is, convention)
         truth |= {"choices": letters, "letter": letter} if letters else {}
     if _numeric(row, columns, place):
         if (number := _finite(answers[0])) is None:
@@ -481,6 +495,43 @@ def _truth(
     truth["rule"] = rule or ("mra" if "number" in truth else "choices" if "choices" in truth else "judge")
     truth |= _ways(row, columns, place)
     return question, truth
+
+
+ASKED_ROWS = 2000
+"""Rows of a set by which its convention of answers is told."""
+
+
+@functools.lru_cache(maxsize=16)
+def _convention(source: sources.Source, preset: str | None, own: str) -> int:
+    """Number of rows, among the first ones of a set, whose answer is an option by its index alone."""
+    columns = read_mapping(preset, json.loads(own))
+    names = list(dict.fromkeys(path.split(".", 1)[0] for path in (*columns.options, *columns.answer)))
+    rows = itertools.islice(source.texts(names), ASKED_ROWS)
+    return sum(options.index_alone(options.held(row, columns.options), str(first(row, columns.answer))) for row in rows)
+
+
+UNSCORED = ("judge", "choices", "formula", "values", "counts")
+"""Rules that a row's own answer is not tried under. A judge, a chart or a process decides them, or the answer is a
+choice already."""
+
+
+def _require_own_answer(words: Words, truth: Mapping[str, Json], place: Place) -> None:
+    """Raises ``RowProblem`` for an answer that is wrong under its own rule: no reply could be right."""
+    rule = str(truth["rule"])
+    if rule in UNSCORED:
+        return
+    sample = Sample(words.id, words.task, "answer", "train", words.question, words.answer, (), (), truth)
+    try:
+        right = score(sample, words.answer)[1]
+    except (InputError, ValueError, LookupError, TypeError):  # it needs more of a row than there is
+        right = 0
+    if not right:
+        raise place_problem(
+            place,
+            "an answer that is wrong under its own rule",
+            f": its answer {words.answer[:100]!r} is wrong under its own rule {rule!r}, so no reply could be right. "
+            "Write it as the rule reads it, or give another rule.",
+        )
 
 
 def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str, Json]:

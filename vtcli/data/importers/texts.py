@@ -51,6 +51,7 @@ class Message:
     own: tuple[Any, ...] = ()
     calls: tuple[Mapping[str, Any], ...] = ()
     thought: str = ""
+    ids: tuple[str, ...] = ()  # of its calls, or of the call that it answers
     learn: bool = True  # False for OpenAI's ``weight: 0`` and ms-swift's ``loss: false``: shown and not imitated
 
 
@@ -94,7 +95,13 @@ def _message(entry: Mapping[str, Any]) -> Message:
     beside = next((entry[key] for key in THOUGHTS if isinstance(entry.get(key), str) and entry[key]), thought)
     thought = MARKER.sub("", beside) if ROLES[speaker] in ("assistant", "call") else ""
     given = tuple(cast("Sequence[Mapping[str, Any]]", calls)) or ((older,) if older else ())
-    return Message(ROLES[speaker], text, own, given, thought, learn)
+    names = [entry.get("tool_call_id")] if ROLES[speaker] == "tool" else [call.get("id") for call in _structs(given)]
+    ids = tuple(str(name) for name in names if name)
+    return Message(ROLES[speaker], text, own, given, thought, ids, learn)
+
+
+def _structs(calls: Sequence[Any]) -> list[Mapping[str, Any]]:
+    return [cast("Mapping[str, Any]", call) for call in calls if isinstance(call, Mapping)]
 
 
 def _parts(content: Any) -> tuple[str, tuple[Any, ...], str]:
@@ -128,6 +135,20 @@ def _parts(content: Any) -> tuple[str, tuple[Any, ...], str]:
 
 def _url(inner: Any) -> Any:
     return cast("Mapping[str, Any]", inner).get("url") if isinstance(inner, Mapping) else inner
+
+
+_CALLS = ("<tool_call>", "<code>", "```python", "<grounding>")
+
+
+def from_picture(chat: Sequence[Message]) -> list[Message]:
+    """A conversation from the first question that shows a picture on, where no question before it does: LLaVA's rows
+    may begin with greetings. A trajectory with calls stays whole, because its later pictures are observations."""
+    at = next((n for n, message in enumerate(chat) if message.role == "user" and count(message.text)), None)
+    answered = at is not None and any(message.role == "assistant" for message in chat[:at])
+    called = any(m.role in ("tool", "call") or m.calls or any(mark in m.text for mark in _CALLS) for m in chat[:at])
+    if at is None or not answered or called:
+        return list(chat)
+    return [*(message for message in chat[:at] if message.role == "system"), *chat[at:]]
 
 
 def asked(chat: Sequence[Message]) -> Message:
