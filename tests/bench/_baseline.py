@@ -1,0 +1,157 @@
+"""What ``mutants.py`` and ``undone.py`` share: a checkout of a commit, its tests of some rooms, results that resume.
+
+The sample is drawn from the product code of one commit (``--drawn-from``) and tried on the tests of another
+(``--commit``), so that two suites are compared on the same sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("vtcli/", "stages/")
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options that both scripts have."""
+    found = argparse.ArgumentParser(description=description)
+    found.add_argument("--commit", default="HEAD", help="the commit with the suite that is measured")
+    found.add_argument("--drawn-from", default=None, help="the commit that the sample is drawn from; default: --commit")
+    found.add_argument("--seed", type=int, default=0)
+    found.add_argument("--out", type=Path, required=True, help="JSONL file of results; lines that are there stay")
+    found.add_argument("--limit-s", type=float, default=180.0, help="time limit of one run of tests")
+    found.add_argument("--marks", default=None, help="pytest's -m, say 'slow or not slow'; default: as `make test`")
+    found.add_argument("--table", action="store_true", help="print the table of --out and run nothing")
+    return found
+
+
+def git(*words: str, cwd: Path = ROOT, check: bool = True) -> str:
+    return subprocess.run(["git", *words], cwd=cwd, capture_output=True, text=True, check=check).stdout
+
+
+def product_files(commit: str) -> list[str]:
+    """Python files of the product at a commit."""
+    names = git("ls-tree", "-r", "--name-only", commit, "--", *PRODUCT).splitlines()
+    return sorted(name for name in names if name.endswith(".py"))
+
+
+@contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """A worktree of a commit in a temporary folder, removed again afterwards."""
+    with tempfile.TemporaryDirectory(prefix="vtcli-baseline-") as folder:
+        tree = Path(folder) / "tree"
+        git("worktree", "add", "--quiet", "--detach", str(tree), commit)
+        try:
+            yield tree
+        finally:
+            git("worktree", "remove", "--force", str(tree))
+
+
+def room_tests(tree: Path, files: Iterable[str], first: Iterable[str] = ()) -> list[str]:
+    """The tests of the rooms of some product files, those of ``first`` in front, then those that import a file."""
+    modules = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in files}
+    rooms = {module.split(".")[1] for module in modules if module.count(".")}
+    rooms |= {"stages" for module in modules if module.startswith("stages.")}
+    tests = tree / "tests"
+    found = [path for room in rooms for path in tests.rglob("test_*.py") if room in path.relative_to(tests).parts[:-1]]
+    for contract in (tests / "contracts").glob("test_*.py"):
+        if any(contract.stem.removeprefix("test_") in (room, room.removesuffix("s")) for room in rooms):
+            found.append(contract)
+    text = {path: path.read_text() for path in found}
+    words = [part for module in modules for part in (f"{module} ", f"{module}.", f"{module}\n")]
+    words += [f"from {m.rpartition('.')[0]} import {m.rpartition('.')[2]}" for m in modules]
+    near = {path for path in found if any(word in text[path] for word in words)}
+    named = [tree / name for name in first if (tree / name).is_file()]
+    order = [*named, *sorted(near), *sorted(set(found) - near)]
+    return list(dict.fromkeys(str(path.relative_to(tree)) for path in order))
+
+
+@dataclass(frozen=True)
+class Tested:
+    """``result``: "caught" with the first test that failed, "survived", "slow" (over the time limit, which counts as
+    caught) or "none" (no test)."""
+
+    result: str
+    test: str
+    seconds: float
+
+
+def run_tests(tree: Path, tests: Sequence[str], limit_s: float, marks: str | None) -> Tested:
+    """Runs tests until one fails."""
+    if not tests:
+        return Tested("none", "", 0.0)
+    python = os.environ.get("VTCLI_PYTHON", sys.executable)
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--no-header",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+    ]
+    command += [*(["-m", marks] if marks is not None else []), *tests]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, cwd=tree, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return Tested("slow", "", round(time.monotonic() - began, 1))
+    seconds = round(time.monotonic() - began, 1)
+    failed = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if process.returncode == 5:
+        return Tested("none", "", seconds)
+    if process.returncode:
+        return Tested("caught", failed[0] if failed else f"pytest ended with {process.returncode}", seconds)
+    return Tested("survived", "", seconds)
+
+
+def known(out: Path) -> dict[str, dict[str, Any]]:
+    """The results so far by their keys; a torn last line of a killed run is left out."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in out.read_text().splitlines(keepends=True) if out.exists() else []:
+        if line.endswith("\n"):
+            row = json.loads(line)
+            found[row["key"]] = row
+    return found
+
+
+def add(out: Path, row: dict[str, Any]) -> None:
+    with out.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
+
+
+def table(rows: Iterable[dict[str, Any]], column: str) -> str:
+    """How many of each result, by a column, and in all."""
+    rows = list(rows)
+    results = ("caught", "slow", "survived", "none", "gone", "conflict")
+    used = [result for result in results if any(row["result"] == result for row in rows)]
+    lines = [f"| {column} | {' | '.join(used)} | in all |", f"|---|{'--:|' * (len(used) + 1)}"]
+    for group in (*sorted({row[column] for row in rows}), None):
+        own = [row for row in rows if group in (None, row[column])]
+        counts = [sum(row["result"] == result for row in own) for result in used]
+        lines.append(f"| {group or 'all'} | {' | '.join(map(str, counts))} | {len(own)} |")
+    return "\n".join(lines)
