@@ -1,24 +1,25 @@
 """Every abuse case, at each tier that this machine can show, as the user who runs the tests and as an ordinary one.
 
-A round runs in a process of its own, once; each case is then a test. At tier none the cases that do no lasting harm
-must get through: a suite that finds nothing there could find nothing anywhere.
+A round runs in a process of its own and is one test, which lists what was not held. A push has the strongest tier as
+whoever runs it, the release suite the others. At tier none the cases that do no lasting harm must get through: a suite
+that finds nothing there could find nothing anywhere.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import confinement
 import pytest
 
 from vtcli.attacks import suite
-from vtcli.attacks.case import Attack
 from vtcli.sandbox.confinement.kernel import MACHINE
 
 pytestmark = [
@@ -29,21 +30,31 @@ pytestmark = [
 ROUND_S = 1500
 MOST = ("fs", "net", "sys", "proc", "poison", "iso")
 NO_FILES = ("net", "sys", "proc", "hang", "forge", "poison")  # at tier seccomp the host's files are open to all
-ROUNDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    # name: how it is started, options, cases
-    "full": ((), ("--tier", "full"), ()),
-    "full-user": (("user",), ("--tier", "full"), MOST),
-    "landlock-user": (("user",), ("--container",), ()),
-    "landlock-root": ((), ("--container",), MOST),
-    "seccomp-user": (("user",), ("--tier", "seccomp"), NO_FILES),
-    "none-user": (("user",), ("--tier", "none"), ()),
+
+
+@dataclass(frozen=True)
+class Round:
+    tier: str
+    starter: tuple[str, ...]
+    options: tuple[str, ...]
+    cases: tuple[str, ...] = ()  # all
+
+
+PUSH = Round("full", (), ("--tier", "full"))
+RELEASE = {
+    "full-user": Round("full", ("user",), ("--tier", "full"), MOST),
+    "landlock-user": Round("landlock", ("user",), ("--container",)),
+    "landlock-root": Round("landlock", (), ("--container",), MOST),
+    "seccomp-user": Round("seccomp", ("user",), ("--tier", "seccomp"), NO_FILES),
 }
+OPEN = Round("none", ("user",), ("--tier", "none"))
+WIDE = pytest.mark.wide(minutes=2)
+BITES = [case.name for case in suite.CASES if case.bites]
 
 
-@functools.cache
-def findings(name: str) -> dict[str, dict[str, object]]:
-    """Attack -> what was found, of one round."""
-    starter, options, cases = ROUNDS[name]
+def findings(tried: Round) -> dict[str, dict[str, Any]]:
+    """Runs a round. Returns what was found of each attack."""
+    starter = tried.starter
     if starter and os.geteuid() != 0:
         starter = ()  # an ordinary user already
     elif starter and not confinement.can_become_user():
@@ -51,7 +62,7 @@ def findings(name: str) -> dict[str, dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         file = Path(folder, "found.json")
-        arguments = [*cases, *options, "--json", str(file)]
+        arguments = [*tried.cases, *tried.options, "--json", str(file)]
         code = f"import sys; from vtcli.attacks.__main__ import main; sys.exit(main({arguments!r}))"
         command = [sys.executable, "-I", confinement.__file__, *starter, "script", code]
         done = subprocess.run(
@@ -59,47 +70,31 @@ def findings(name: str) -> dict[str, dict[str, object]]:
         )
         assert done.returncode in (0, 1), done.stdout[-2000:] + done.stderr[-2000:]
         found = json.loads(file.read_text())
-    expected = name.partition("-")[0]
-    assert found["sandbox"]["tier"] == expected
+    assert found["sandbox"]["tier"] == tried.tier
     return {f["case"]: f for f in found["findings"]}
 
 
-def items(name: str) -> list[Attack]:
-    return list(suite.chosen(ROUNDS[name][2]))
+def table(found: dict[str, dict[str, Any]], wrong: list[str]) -> str:
+    return "\n".join(
+        f"{name}: {found[name]['verdict']}, {found[name]['status']}, {found[name]['why']}" for name in wrong
+    )
 
 
-MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
-    "full": (),
-    "full-user": (pytest.mark.rounds, pytest.mark.wide),
-    "landlock-root": (pytest.mark.rounds, pytest.mark.wide),
-}
-"""`make test-slow` has the strongest tier as whoever runs it, `make test-sandbox` one round for each other tier.
-`make test-wide` has two tiers again as the other user."""
-HELD = [
-    pytest.param(name, case.name, id=f"{name}-{case.name}", marks=MARKS.get(name, pytest.mark.rounds))
-    for name in ROUNDS
-    if name != "none-user"
-    for case in items(name)
-]
-TRIED = [pytest.param(n, marks=MARKS.get(n, pytest.mark.rounds)) for n in ROUNDS if n != "none-user"]
-BITES = [case.name for case in suite.CASES if case.bites]
+@pytest.mark.parametrize("tried", [PUSH, *(pytest.param(r, id=name, marks=WIDE) for name, r in RELEASE.items())])
+def test_every_attack_is_held(tried: Round) -> None:
+    found = findings(tried)
+    expected = {case.name for case in suite.chosen(tried.cases)} | {"host.descriptors"}
+    assert found.keys() == expected
+    wrong = [name for name, each in found.items() if each["verdict"] not in ("held", "gap")]
+    assert not wrong, table(found, wrong)
+    assert found["host.descriptors"]["verdict"] == "held"
 
 
-@pytest.mark.parametrize(("name", "case"), HELD)
-def test_the_attack_is_held(name: str, case: str) -> None:
-    found = findings(name)[case]
-    assert found["verdict"] in ("held", "gap"), (found["status"], found["why"])
-
-
-@pytest.mark.parametrize("name", TRIED)
-def test_the_host_keeps_no_descriptors(name: str) -> None:
-    assert findings(name)["host.descriptors"]["verdict"] == "held"
-
-
-@pytest.mark.parametrize("case", BITES)
-def test_the_attack_gets_through_where_nothing_holds_it(case: str) -> None:
-    found = findings("none-user")[case]
-    assert found["verdict"] == "BROKEN", found
+@WIDE
+def test_attacks_get_through_where_nothing_holds_them() -> None:
+    found = findings(OPEN)
+    wrong = [name for name in BITES if found[name]["verdict"] != "BROKEN"]
+    assert not wrong, table(found, wrong)
 
 
 def test_the_suite_is_large_and_most_of_what_can_be_tried_without_isolation_bites() -> None:
