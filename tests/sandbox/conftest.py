@@ -10,8 +10,8 @@ from sandbox_world import World
 
 from vtcli.sandbox.host.pool import PoolConfig
 
-# Tier none differs from landlock in nothing that these tests look at but the gate; `make test-sandbox` tries it, too.
-TIERS = ("full", "landlock", pytest.param("none", marks=pytest.mark.rounds))
+# The weaker tiers are of the release suite. What differs there at all, the attacks and the tests of confinement show.
+TIERS = ("full", *(pytest.param(tier, marks=pytest.mark.wide) for tier in ("landlock", "none")))
 
 
 @pytest.fixture(scope="session", params=TIERS)

@@ -41,66 +41,66 @@ def test_a_reply_arrives_as_it_was_sent() -> None:
     assert replies.parse(replies.encode(REPLY)) == REPLY
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\n",
-        b"{}",
-        b"{}\n",
-        b"[]\n",
-        b"[" * 60_000 + b"\n",
-        b'{"a":' * 9000 + b"1" + b"}" * 9000 + b"\n",
-        frame(seq=float("nan")),
-        frame(seq=float("inf")),
-        frame(seq="1"),
-        frame(seq=True),
-        frame(seq=-1),
-        frame(seq=1).replace(b'"seq": 1', b'"seq": ' + b"9" * 40_000),
-        frame(seq=1).replace(b'"seq": 1', b'"seq": 1e999'),
-        frame(seq=1).replace(b'"seq": 1', b'"seq": 1, "seq": 2'),
-        frame(kind="root"),
-        frame(kind=None),
-        frame(kind=...),
-        frame(extra=1),
-        frame(error="\ud800"),
-        frame(error="x" * 70_000),
-        frame(error=3),
-        frame(blobs=[1]),
-        frame(blobs=[-1, 1]),
-        frame(blobs=[2**70]),
-        frame(blobs="0"),
-        frame() + b"x",
-        frame(images=[[0, 100_000_000, 1, "show", "", []]]),
-        frame(images=[[-1, 1, 1, "show", "", []]]),
-        frame(images=[[0, 0, 1, "show", "", []]]),
-        frame(images=[[0, 1, 1, "passwd", "", []]]),
-        frame(images=[[0, 1, 1, "show", "", [["crop", {}, "os", None, None]]]]),
-        frame(images=[[0, 1.5, 1, "show", "", []]]),
-        frame(operations=[["crop", {"a": {"b": 1}}, "pil", None, None]]),
-        frame(operations=[["crop", {"a": [[[[[[[[[[1]]]]]]]]]]}, "pil", None, None]]),
-        frame(operations=[["crop", {}, "pil", None, [0, 0, 1]]]),
-        frame(operations=[["crop", {}, "pil", -1, None]]),
-        frame(operations=[["crop", {}, "pil", 0, [0, 0, 1, 10**400]]]),
-        frame(operations=[["crop", {}, "pil", 0, [0, 0, 1, 7.5]]]).replace(b"7.5", b"1e999"),
-        frame(operations=[["crop", {}, "pil", 0, [0, 0, 1, 7.5]]]).replace(b"7.5", b"-Infinity"),
-        frame(operations=[["crop", {"box": 7.5}, "pil", 0, None]]).replace(b"7.5", b"1e999"),
-        frame(operations=[["crop", {"box": [2**53]}, "pil", 0, None]]),
-        frame(operations=[["crop", {}, [], 0, None]]),
-        frame(images=[[0, 1, 1, [], "", []]]),
-        frame(operations=[["crop", {}, "pil", 0, None]] * 300),
-        frame(operations=[0]),
-        frame(images=[[0, 1, 1, "show", "", [1]]]),
-        frame(images=[[0, 1, 1, "show", "", [-1]]]),
-        frame(images=[[0, 1, 1, "show", "", [False]]]),
-        frame(images=[[0, 1, 1, "show", "", [0] * 300]]),
-        frame(notes={"a": 1}),
-        b"\xff\xfe{}\n",
-    ],
-)
-def test_a_malformed_reply_is_a_protocol_error(data: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        replies.parse(data)
+MALFORMED = [
+    b"",
+    b"\n",
+    b"{}",
+    b"{}\n",
+    b"[]\n",
+    b"[" * 60_000 + b"\n",
+    b'{"a":' * 9000 + b"1" + b"}" * 9000 + b"\n",
+    frame(seq=float("nan")),
+    frame(seq=float("inf")),
+    frame(seq="1"),
+    frame(seq=True),
+    frame(seq=-1),
+    frame(seq=1).replace(b'"seq": 1', b'"seq": ' + b"9" * 40_000),
+    frame(seq=1).replace(b'"seq": 1', b'"seq": 1e999'),
+    frame(seq=1).replace(b'"seq": 1', b'"seq": 1, "seq": 2'),
+    frame(kind="root"),
+    frame(kind=None),
+    frame(kind=...),
+    frame(extra=1),
+    frame(error="\ud800"),
+    frame(error="x" * 70_000),
+    frame(error=3),
+    frame(blobs=[1]),
+    frame(blobs=[-1, 1]),
+    frame(blobs=[2**70]),
+    frame(blobs="0"),
+    frame() + b"x",
+    frame(images=[[0, 100_000_000, 1, "show", "", []]]),
+    frame(images=[[-1, 1, 1, "show", "", []]]),
+    frame(images=[[0, 0, 1, "show", "", []]]),
+    frame(images=[[0, 1, 1, "passwd", "", []]]),
+    frame(images=[[0, 1, 1, "show", "", [["crop", {}, "os", None, None]]]]),
+    frame(images=[[0, 1.5, 1, "show", "", []]]),
+    frame(operations=[["crop", {"a": {"b": 1}}, "pil", None, None]]),
+    frame(operations=[["crop", {"a": [[[[[[[[[[1]]]]]]]]]]}, "pil", None, None]]),
+    frame(operations=[["crop", {}, "pil", None, [0, 0, 1]]]),
+    frame(operations=[["crop", {}, "pil", -1, None]]),
+    frame(operations=[["crop", {}, "pil", 0, [0, 0, 1, 10**400]]]),
+    frame(operations=[["crop", {}, "pil", 0, [0, 0, 1, 7.5]]]).replace(b"7.5", b"1e999"),
+    frame(operations=[["crop", {}, "pil", 0, [0, 0, 1, 7.5]]]).replace(b"7.5", b"-Infinity"),
+    frame(operations=[["crop", {"box": 7.5}, "pil", 0, None]]).replace(b"7.5", b"1e999"),
+    frame(operations=[["crop", {"box": [2**53]}, "pil", 0, None]]),
+    frame(operations=[["crop", {}, [], 0, None]]),
+    frame(images=[[0, 1, 1, [], "", []]]),
+    frame(operations=[["crop", {}, "pil", 0, None]] * 300),
+    frame(operations=[0]),
+    frame(images=[[0, 1, 1, "show", "", [1]]]),
+    frame(images=[[0, 1, 1, "show", "", [-1]]]),
+    frame(images=[[0, 1, 1, "show", "", [False]]]),
+    frame(images=[[0, 1, 1, "show", "", [0] * 300]]),
+    frame(notes={"a": 1}),
+    b"\xff\xfe{}\n",
+]
+
+
+def test_a_malformed_reply_is_a_protocol_error(subtests: pytest.Subtests) -> None:
+    for data in MALFORMED:
+        with subtests.test(repr(data[:60])), pytest.raises(ProtocolError):
+            replies.parse(data)
 
 
 @given(st.binary(max_size=4096))
@@ -144,13 +144,12 @@ def test_whatever_a_harness_says_can_be_sent(text: str, operations: list[Operati
     assert len(got.operations) <= len(operations)
 
 
-@pytest.mark.parametrize(
-    "data", [frame(seq="1"), frame(seq=-1), frame(kind="root"), frame(seq=10**17), frame(images=1)]
-)
-def test_a_guard_acts_on_no_other_outline(data: bytes) -> None:
-    header, _ = frames.unpack(data)
-    with pytest.raises(ProtocolError):
-        replies.outline(header)
+def test_a_guard_acts_on_no_other_outline(subtests: pytest.Subtests) -> None:
+    for data in [frame(seq="1"), frame(seq=-1), frame(kind="root"), frame(seq=10**17), frame(images=1)]:
+        with subtests.test(repr(data)):
+            header, _ = frames.unpack(data)
+            with pytest.raises(ProtocolError):
+                replies.outline(header)
 
 
 def test_a_guard_acts_on_what_the_host_reads() -> None:
@@ -218,14 +217,13 @@ def test_nobody_can_seal_what_a_worker_writes() -> None:
         os.close(fd)
 
 
-@pytest.mark.parametrize(
-    "image", [ArenaImage(0, 9000, 10, "show"), ArenaImage(0, 2, 8000, "show"), ArenaImage(2**39, 10, 10, "show")]
-)
-def test_images_beyond_the_limits_are_refused(image: ArenaImage) -> None:
-    with pytest.raises(ProtocolError):
-        arena.check([image], RunLimits())
-    with pytest.raises(ProtocolError):
-        arena.check([ArenaImage(0, 1, 1, "show")] * 17, RunLimits())
+def test_images_beyond_the_limits_are_refused(subtests: pytest.Subtests) -> None:
+    for image in [ArenaImage(0, 9000, 10, "show"), ArenaImage(0, 2, 8000, "show"), ArenaImage(2**39, 10, 10, "show")]:
+        with subtests.test(str(image)):
+            with pytest.raises(ProtocolError):
+                arena.check([image], RunLimits())
+            with pytest.raises(ProtocolError):
+                arena.check([ArenaImage(0, 1, 1, "show")] * 17, RunLimits())
 
 
 def test_sealed_pixels_cannot_be_written_and_are_shared_until_the_array_is_gone() -> None:

@@ -145,47 +145,50 @@ def test_a_broken_answer_is_a_result_all_the_same(
     assert isinstance(result, RunResult) and isinstance(result.status, Status)
 
 
-@pytest.mark.parametrize("data", [b"", b"A", b"{", b"{}", b"[]\n", b"x" * 200])
-def test_bytes_that_are_no_frame_lose_the_episode(data: bytes) -> None:
-    assert asyncio.run(result_of(data, None)).status is Status.LOST
+def test_bytes_that_are_no_frame_lose_the_episode(subtests: pytest.Subtests) -> None:
+    for data in [b"", b"A", b"{", b"{}", b"[]\n", b"x" * 200]:
+        with subtests.test(repr(data[:9])):
+            assert asyncio.run(result_of(data, None)).status is Status.LOST
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        frames.pack({}),
-        frames.pack({"seq": 1}, [b"", b""]),
-        GuardAnswer(2, Status.OK).packed(),
-        frames.pack({"times": 1}),
-    ],
-)
-def test_a_frame_that_is_no_answer_to_this_run_is_protocol(data: bytes) -> None:
-    assert asyncio.run(result_of(data, None)).status is Status.PROTOCOL
+NO_ANSWERS = [
+    frames.pack({}),
+    frames.pack({"seq": 1}, [b"", b""]),
+    GuardAnswer(2, Status.OK).packed(),
+    frames.pack({"times": 1}),
+]
 
 
-@pytest.mark.parametrize("cancelled", [True, False])
-def test_an_arena_is_closed_whenever_the_episode_ends(cancelled: bool) -> None:
+def test_a_frame_that_is_no_answer_to_this_run_is_protocol(subtests: pytest.Subtests) -> None:
+    for data in NO_ANSWERS:
+        with subtests.test(repr(data[:60])):
+            assert asyncio.run(result_of(data, None)).status is Status.PROTOCOL
+
+
+def test_an_arena_is_closed_whenever_the_episode_ends(subtests: pytest.Subtests) -> None:
     """Also when opening is given up after the guard's word was read and before it was looked at."""
+    for cancelled in [True, False]:
+        with subtests.test(f"{cancelled=}"):
 
-    async def go() -> None:
-        ours, theirs = frames.pair()
-        setup = Setup()
-        episode = PooledEpisode(1, ours, setup, Pool(PoolConfig())._around)
-        opening = asyncio.create_task(episode.begin(Descriptors(setup, SealedPixels()), 5.0))
-        await asyncio.sleep(0)
-        fd = os.memfd_create("arena")
-        frames.send(theirs, {"ready": True}, fds=[fd])
-        os.close(fd)
-        episode._read()
-        if cancelled:
-            opening.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await opening
-        else:
-            await opening
-            await episode.close()
-        theirs.close()
+            async def go(cancelled: bool = cancelled) -> None:
+                ours, theirs = frames.pair()
+                setup = Setup()
+                episode = PooledEpisode(1, ours, setup, Pool(PoolConfig())._around)
+                opening = asyncio.create_task(episode.begin(Descriptors(setup, SealedPixels()), 5.0))
+                await asyncio.sleep(0)
+                fd = os.memfd_create("arena")
+                frames.send(theirs, {"ready": True}, fds=[fd])
+                os.close(fd)
+                episode._read()
+                if cancelled:
+                    opening.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await opening
+                else:
+                    await opening
+                    await episode.close()
+                theirs.close()
 
-    before = open_files()
-    asyncio.run(go())
-    assert open_files() == before
+            before = open_files()
+            asyncio.run(go())
+            assert open_files() == before

@@ -20,7 +20,7 @@ def test_a_program_is_a_function_of_its_seed() -> None:
     assert len({program(seed, {}) for seed in range(50)}) == 50
 
 
-@pytest.mark.rounds
+@pytest.mark.wide
 @pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 def test_random_code_harms_nobody() -> None:
     async def run() -> FuzzReport:

@@ -89,14 +89,14 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_keeps_its_type_and_its_length(play: Player, name: str) -> None:
-    source, said = ERRORS[name]
-    ran = play.one(source, **world(help=Help(check=False)))
-    assert ran.executed.kind == "error"
-    assert said in ran.executed.error
-    assert len(ran.executed.error) <= RunLimits().error_chars
-    ran.executed.error.encode()
+def test_an_error_keeps_its_type_and_its_length(play: Player, subtests: pytest.Subtests) -> None:
+    for name, (source, said) in ERRORS.items():
+        with subtests.test(name):
+            ran = play.one(source, **world(help=Help(check=False)))
+            assert ran.executed.kind == "error"
+            assert said in ran.executed.error
+            assert len(ran.executed.error) <= RunLimits().error_chars
+            ran.executed.error.encode()
 
 
 def test_exits_are_told_apart(play: Player) -> None:
@@ -162,12 +162,13 @@ def test_help_can_be_switched_off(play: Player) -> None:
     assert "No such file" in play.one("from PIL import Image\nImage.open('/x/img.png')", **off).executed.error
 
 
-@pytest.mark.parametrize("path", ["/data/img.png", "IMG.PNG", "img.jpg", "path_to_image.png", "./images/img.png"])
-def test_a_slip_in_the_path_is_led_to_the_input(play: Player, path: str) -> None:
-    source = f"from PIL import Image\nimport cv2\nprint(Image.open({path!r}).size, cv2.imread({path!r}).shape)"
-    ran = play.one(source, **world())
-    assert ran.output == "(320, 240) (240, 320, 3)\n"
-    assert "img.png" in ran.executed.notes[0]
+def test_a_slip_in_the_path_is_led_to_the_input(play: Player, subtests: pytest.Subtests) -> None:
+    for path in ["/data/img.png", "IMG.PNG", "img.jpg", "path_to_image.png", "./images/img.png"]:
+        with subtests.test(path):
+            source = f"from PIL import Image\nimport cv2\nprint(Image.open({path!r}).size, cv2.imread({path!r}).shape)"
+            ran = play.one(source, **world())
+            assert ran.output == "(320, 240) (240, 320, 3)\n"
+            assert "img.png" in ran.executed.notes[0]
 
 
 def test_a_file_of_the_codes_own_that_is_missing_stays_missing(play: Player) -> None:
@@ -177,19 +178,20 @@ def test_a_file_of_the_codes_own_that_is_missing_stays_missing(play: Player) -> 
     assert "returned None" in ran.executed.notes[0]
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        "image_clue_0.load()[3, 4] = (1, 2, 3)",
-        "image_clue_0.putpixel((3, 4), (1, 2, 3))",
-        "image_clue_0.paste((1, 2, 3), (3, 4, 4, 5))",
-        "from PIL import ImageDraw\nImageDraw.Draw(image_clue_0).point((3, 4), (1, 2, 3))",
-    ],
-)
-def test_an_input_image_can_be_written_and_the_picture_stays(play: Player, write: str) -> None:
-    look = "print(image_clue_0.getpixel((3, 4)))"
-    runs = play(f"{write}\n{look}", look, **world(persist=False))
-    assert [r.output for r in runs] == ["(1, 2, 3)\n", f"{tuple(PICTURE[4, 3].tolist())}\n"]
+WRITES = [
+    "image_clue_0.load()[3, 4] = (1, 2, 3)",
+    "image_clue_0.putpixel((3, 4), (1, 2, 3))",
+    "image_clue_0.paste((1, 2, 3), (3, 4, 4, 5))",
+    "from PIL import ImageDraw\nImageDraw.Draw(image_clue_0).point((3, 4), (1, 2, 3))",
+]
+
+
+def test_an_input_image_can_be_written_and_the_picture_stays(play: Player, subtests: pytest.Subtests) -> None:
+    for write in WRITES:
+        with subtests.test(write):
+            look = "print(image_clue_0.getpixel((3, 4)))"
+            runs = play(f"{write}\n{look}", look, **world(persist=False))
+            assert [r.output for r in runs] == ["(1, 2, 3)\n", f"{tuple(PICTURE[4, 3].tolist())}\n"]
 
 
 def test_the_video_readers_promised_name_can_be_imported(play: Player) -> None:

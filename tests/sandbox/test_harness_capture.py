@@ -27,10 +27,11 @@ def test_every_open_figure_is_shown_once(play: Player) -> None:
     assert found.executed.images[0].pixels.flags.c_contiguous
 
 
-@pytest.mark.parametrize("call", ["plt.show(block=False)", "plt.gcf().show()", "import pylab; pylab.show()"])
-def test_figures_are_shown_however_they_are(play: Player, call: str) -> None:
-    found = ran(play, f"import matplotlib\nmatplotlib.use('TkAgg')\nplt.plot([1])\n{call}", ("show",))
-    assert len(found.executed.images) == (0 if "pylab" in call and not shapes(found) else 1)
+def test_figures_are_shown_however_they_are(play: Player, subtests: pytest.Subtests) -> None:
+    for call in ["plt.show(block=False)", "plt.gcf().show()", "import pylab; pylab.show()"]:
+        with subtests.test(call):
+            found = ran(play, f"import matplotlib\nmatplotlib.use('TkAgg')\nplt.plot([1])\n{call}", ("show",))
+            assert len(found.executed.images) == (0 if "pylab" in call and not shapes(found) else 1)
 
 
 def test_figures_do_not_last(play: Player) -> None:
@@ -105,13 +106,13 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_the_last_value(play: Player, name: str) -> None:
-    source, shape, text = VALUES[name]
-    found = ran(play, source, ("value",))
-    assert shapes(found) == ([shape] if shape else [])
-    assert found.executed.value.startswith(text) and bool(text) == bool(found.executed.value)
-    assert len(found.executed.value) <= RunLimits().kept_output_chars + 3
+def test_the_last_value(play: Player, subtests: pytest.Subtests) -> None:
+    for name, (source, shape, text) in VALUES.items():
+        with subtests.test(name):
+            found = ran(play, source, ("value",))
+            assert shapes(found) == ([shape] if shape else [])
+            assert found.executed.value.startswith(text) and bool(text) == bool(found.executed.value)
+            assert len(found.executed.value) <= RunLimits().kept_output_chars + 3
 
 
 def test_images_in_a_list_are_shown_each(play: Player) -> None:
@@ -121,31 +122,32 @@ def test_images_in_a_list_are_shown_each(play: Player) -> None:
 MANY = "".join(f"n{i} = 0\n" for i in range(300))  # names whose places need more than a byte
 
 
-@pytest.mark.parametrize(
-    ("source", "assigns"),
-    [
-        ("result = 1", True),
-        ("x = result = 1", True),
-        ("x, (y, result) = 1, (2, 3)", True),
-        ("for result in []: pass", True),
-        ("with f() as result: pass", True),
-        ("import numpy as result", True),
-        ("from numpy import pi as result", True),
-        ("[result := n for n in (1,)]", True),
-        ("def f():\n    global result\n    result = 1", True),
-        ("result += 1", True),
-        (MANY + "result = 1", True),
-        ("", False),
-        ("print(result)", False),
-        ("result.x = 1\nresult[0] = 1", False),
-        ("def f():\n    result = 1\n    return result", False),
-        ("results = 1\nprint(results, result)", False),
-        (MANY + "print(result)", False),
-    ],
-)
-def test_what_gives_a_name_a_value_is_seen(source: str, assigns: bool) -> None:
-    assert compiled(source, "<code>", value=False).assigns("result") is assigns
-    assert compiled(source, "<code>", value=True).assigns("result") is assigns
+ASSIGNMENTS = [
+    ("result = 1", True),
+    ("x = result = 1", True),
+    ("x, (y, result) = 1, (2, 3)", True),
+    ("for result in []: pass", True),
+    ("with f() as result: pass", True),
+    ("import numpy as result", True),
+    ("from numpy import pi as result", True),
+    ("[result := n for n in (1,)]", True),
+    ("def f():\n    global result\n    result = 1", True),
+    ("result += 1", True),
+    (MANY + "result = 1", True),
+    ("", False),
+    ("print(result)", False),
+    ("result.x = 1\nresult[0] = 1", False),
+    ("def f():\n    result = 1\n    return result", False),
+    ("results = 1\nprint(results, result)", False),
+    (MANY + "print(result)", False),
+]
+
+
+def test_what_gives_a_name_a_value_is_seen(subtests: pytest.Subtests) -> None:
+    for source, assigns in ASSIGNMENTS:
+        with subtests.test(source[-40:]):
+            assert compiled(source, "<code>", value=False).assigns("result") is assigns
+            assert compiled(source, "<code>", value=True).assigns("result") is assigns
 
 
 def test_result_is_taken_only_from_the_run_that_sets_it(play: Player) -> None:
@@ -197,12 +199,17 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_an_object_that_lies_gains_nothing(play: Player, name: str) -> None:
-    runs = play(
-        HEAD + LIES[name], "print('well')", pictures=(PICTURE,), variables={"image": 0}, capture=("value", "pil_show")
-    )
-    for image in runs[0].executed.images:
-        assert type(image.pixels) is np.ndarray
-        assert image.pixels.nbytes == np.prod(image.pixels.shape) < 10**6
-    assert runs[1].output == "well\n"
+def test_an_object_that_lies_gains_nothing(play: Player, subtests: pytest.Subtests) -> None:
+    for name, source in LIES.items():
+        with subtests.test(name):
+            runs = play(
+                HEAD + source,
+                "print('well')",
+                pictures=(PICTURE,),
+                variables={"image": 0},
+                capture=("value", "pil_show"),
+            )
+            for image in runs[0].executed.images:
+                assert type(image.pixels) is np.ndarray
+                assert image.pixels.nbytes == np.prod(image.pixels.shape) < 10**6
+            assert runs[1].output == "well\n"

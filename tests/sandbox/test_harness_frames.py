@@ -51,20 +51,21 @@ def test_frames_that_were_read_are_recorded_in_order(play: Player, clip: str) ->
     assert {o.arguments["video"] for o in read} == {"video_clue_0"}
 
 
-@pytest.mark.parametrize(
-    ("source", "chain"),
-    [
-        ("v[3]", [("frames", [3])]),
-        ("v.get_batch([9, 2])[1]", [("frames", [2])]),
-        ("v.get_batch([9, 2]).asnumpy()[0, 10:50, 20:90]", [("frames", [9]), ("crop", None)]),
-        ("Image.fromarray(v[5].asnumpy()).rotate(90)", [("frames", [5]), ("rotate", None)]),
-        ("plt.imshow(v[7])\nplt.show()", [("frames", [7]), ("other", None)]),
-        ("plt.imshow(v[7][10:50])\nplt.axis('off')\nplt.show()", [("frames", [7]), ("crop", None), ("other", None)]),
-    ],
-)
-def test_an_image_made_of_a_frame_names_it(play: Player, clip: str, source: str, chain: list[Any]) -> None:
-    image = frames(play, clip, source).images[-1]
-    assert [(o.name, o.arguments.get("indices")) for o in image.operations] == chain
-    assert {o.image for o in image.operations} == {None}
-    with pytest.raises(CannotTell):  # no video is decoded again
-        plan(image.operations, [(160, 120)])
+MADE_OF_FRAMES = [
+    ("v[3]", [("frames", [3])]),
+    ("v.get_batch([9, 2])[1]", [("frames", [2])]),
+    ("v.get_batch([9, 2]).asnumpy()[0, 10:50, 20:90]", [("frames", [9]), ("crop", None)]),
+    ("Image.fromarray(v[5].asnumpy()).rotate(90)", [("frames", [5]), ("rotate", None)]),
+    ("plt.imshow(v[7])\nplt.show()", [("frames", [7]), ("other", None)]),
+    ("plt.imshow(v[7][10:50])\nplt.axis('off')\nplt.show()", [("frames", [7]), ("crop", None), ("other", None)]),
+]
+
+
+def test_an_image_made_of_a_frame_names_it(play: Player, clip: str, subtests: pytest.Subtests) -> None:
+    for source, chain in MADE_OF_FRAMES:
+        with subtests.test(source):
+            image = frames(play, clip, source).images[-1]
+            assert [(o.name, o.arguments.get("indices")) for o in image.operations] == chain
+            assert {o.image for o in image.operations} == {None}
+            with pytest.raises(CannotTell):  # no video is decoded again
+                plan(image.operations, [(160, 120)])

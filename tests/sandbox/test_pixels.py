@@ -13,12 +13,13 @@ def dice(width: int, height: int) -> np.ndarray:
     return np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (3, 2), (1, 700), (700, 1), (672, 504)])
-def test_the_pixels_are_those_that_pil_tells(size: tuple[int, int]) -> None:
-    expected = dice(*size)
-    found = pixels.of_pil(Image.fromarray(expected))
-    assert found.dtype == np.uint8 and found.flags.c_contiguous
-    assert np.array_equal(found, expected)
+def test_the_pixels_are_those_that_pil_tells(subtests: pytest.Subtests) -> None:
+    for size in [(1, 1), (3, 2), (1, 700), (700, 1), (672, 504)]:
+        with subtests.test(str(size)):
+            expected = dice(*size)
+            found = pixels.of_pil(Image.fromarray(expected))
+            assert found.dtype == np.uint8 and found.flags.c_contiguous
+            assert np.array_equal(found, expected)
 
 
 def test_what_is_painted_later_is_not_in_the_pixels() -> None:

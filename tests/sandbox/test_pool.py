@@ -85,44 +85,44 @@ while True: pass
 """
 
 
-@pytest.mark.parametrize(
-    ("source", "status"),
-    [
-        ("1/0", Status.ERROR),
-        ("raise KeyboardInterrupt", Status.ERROR),
-        ("raise BaseException('x')", Status.ERROR),
-        ("import sys\nsys.exit(3)", Status.EXIT),
-        ("getattr(__import__('os'), '_ex' + 'it')(0)", Status.EXIT),
-        ("import ctypes\nctypes.string_at(0)", Status.CRASH),
-        ("while True: pass", Status.TIMEOUT),
-        ("x = 10**(10**8)", Status.TIMEOUT),
-        ("import time\ntime.sleep(1000)", Status.TIMEOUT),
-        (DEAF, Status.TIMEOUT),
-        ("x = bytearray(8 << 30)", Status.ERROR),
-        ("print('a' * (1 << 20))\n" * 20, Status.LIMIT),
-        ("import os\nfor _ in range(20): os.write(1, b'a' * (1 << 20))", Status.LIMIT),
-        ("kept = []\nfor _ in range(200): kept.append(open('f', 'w'))", Status.LIMIT),
-        (
-            "import os\nkept = []\ntry:\n    while True: kept.append(os.dup(1))\nexcept OSError: print(len(kept))",
-            Status.LIMIT,
-        ),
-        ("x = '\\ud800'\nx.encode()", Status.ERROR),
-        ("a\0b", Status.REFUSED),
-        ("'\ud800'", Status.REFUSED),
-        ("#" + "a" * 70_000, Status.REFUSED),
-        ("(" * 20_000, Status.ERROR),
-    ],
-    ids=lambda v: v if isinstance(v, Status) else repr(v[:30]),
-)
-def test_a_failure_has_its_status_and_changes_nothing(world: World, source: str, status: Status) -> None:
-    first = "x = 7\nopen('kept.txt', 'w').write('before')"
-    last = "print(x, open('kept.txt').read(), sorted(__import__('os').listdir('.')))"
-    started = time.monotonic()
-    _, failed, after = world.runs(first, source, last, limits=QUICK)
-    assert failed.status is status, (failed.status, failed.error)
-    assert failed.error
-    assert (after.status, after.output) == (Status.OK, "7 before ['kept.txt']\n"), after
-    assert time.monotonic() - started < 15
+FAILURES = [
+    ("1/0", Status.ERROR),
+    ("raise KeyboardInterrupt", Status.ERROR),
+    ("raise BaseException('x')", Status.ERROR),
+    ("import sys\nsys.exit(3)", Status.EXIT),
+    ("getattr(__import__('os'), '_ex' + 'it')(0)", Status.EXIT),
+    ("import ctypes\nctypes.string_at(0)", Status.CRASH),
+    ("while True: pass", Status.TIMEOUT),
+    ("x = 10**(10**8)", Status.TIMEOUT),
+    ("import time\ntime.sleep(1000)", Status.TIMEOUT),
+    (DEAF, Status.TIMEOUT),
+    ("x = bytearray(8 << 30)", Status.ERROR),
+    ("print('a' * (1 << 20))\n" * 20, Status.LIMIT),
+    ("import os\nfor _ in range(20): os.write(1, b'a' * (1 << 20))", Status.LIMIT),
+    ("kept = []\nfor _ in range(200): kept.append(open('f', 'w'))", Status.LIMIT),
+    (
+        "import os\nkept = []\ntry:\n    while True: kept.append(os.dup(1))\nexcept OSError: print(len(kept))",
+        Status.LIMIT,
+    ),
+    ("x = '\\ud800'\nx.encode()", Status.ERROR),
+    ("a\0b", Status.REFUSED),
+    ("'\ud800'", Status.REFUSED),
+    ("#" + "a" * 70_000, Status.REFUSED),
+    ("(" * 20_000, Status.ERROR),
+]
+
+
+def test_a_failure_has_its_status_and_changes_nothing(world: World, subtests: pytest.Subtests) -> None:
+    for source, status in FAILURES:
+        with subtests.test(source[:60]):
+            first = "x = 7\nopen('kept.txt', 'w').write('before')"
+            last = "print(x, open('kept.txt').read(), sorted(__import__('os').listdir('.')))"
+            started = time.monotonic()
+            _, failed, after = world.runs(first, source, last, limits=QUICK)
+            assert failed.status is status, (failed.status, failed.error)
+            assert failed.error
+            assert (after.status, after.output) == (Status.OK, "7 before ['kept.txt']\n"), after
+            assert time.monotonic() - started < 15
 
 
 def test_files_are_as_they_were_after_a_failure(world: World) -> None:
@@ -269,25 +269,25 @@ def test_long_output_keeps_head_and_tail(world: World) -> None:
     assert len(result.output) < 8192 + 100 and any("left out" in n for n in result.notes)
 
 
-@pytest.mark.parametrize(
-    ("printed", "shown"),
-    [
-        (b"a" * 8, "a" * 8),
-        (b"abcd" + b"." * 92 + b"wxyz", "abcd\n… [92 bytes left out] …\nwxyz"),
-        ("ä".encode() * 8, "ä" * 8),
-        (b"\0" * 8, "\ufffd" * 8),
-        (b"\0" * 9, "\ufffd" * 4 + "\n… [1 bytes left out] …\n" + "\ufffd" * 4),
-        (b"\xff" * 10, "\ufffd" * 4 + "\n… [2 bytes left out] …\n" + "\ufffd" * 4),
-        ("𝄞".encode() * 9, "𝄞" * 4 + "\n… [4 bytes left out] …\n" + "𝄞" * 4),
-        ("a𝄞".encode() * 50, "a𝄞a𝄞\n… [230 bytes left out] …\na𝄞a𝄞"),
-    ],
-)
-def test_what_is_left_out_of_the_output_is_said(printed: bytes, shown: str) -> None:
-    with tempfile.TemporaryFile() as file:
-        file.write(printed)
-        file.flush()
-        assert proc.shortened(file.fileno(), 8)[0] == shown
-        assert bool(proc.shortened(file.fileno(), 8)[1]) == ("left out" in shown)
+SHORTENED = [
+    (b"a" * 8, "a" * 8),
+    (b"abcd" + b"." * 92 + b"wxyz", "abcd\n… [92 bytes left out] …\nwxyz"),
+    ("ä".encode() * 8, "ä" * 8),
+    (b"\0" * 8, "\ufffd" * 8),
+    (b"\0" * 9, "\ufffd" * 4 + "\n… [1 bytes left out] …\n" + "\ufffd" * 4),
+    (b"\xff" * 10, "\ufffd" * 4 + "\n… [2 bytes left out] …\n" + "\ufffd" * 4),
+    ("𝄞".encode() * 9, "𝄞" * 4 + "\n… [4 bytes left out] …\n" + "𝄞" * 4),
+    ("a𝄞".encode() * 50, "a𝄞a𝄞\n… [230 bytes left out] …\na𝄞a𝄞"),
+]
+
+
+def test_what_is_left_out_of_the_output_is_said(subtests: pytest.Subtests) -> None:
+    for printed, shown in SHORTENED:
+        with subtests.test(str(printed)), tempfile.TemporaryFile() as file:
+            file.write(printed)
+            file.flush()
+            assert proc.shortened(file.fileno(), 8)[0] == shown
+            assert bool(proc.shortened(file.fileno(), 8)[1]) == ("left out" in shown)
 
 
 def test_a_closed_episode_answers_lost(world: World) -> None:

@@ -43,11 +43,12 @@ def test_the_output_of_later_runs_is_whole(world: World) -> None:
     assert [r.output for r in later] == ["one\n", "two\n"], later
 
 
-@pytest.mark.parametrize("source", [CHANGED, MAPPED])
-def test_an_open_and_mapped_file_is_undone_for_who_holds_it(world: World, source: str) -> None:
-    _, failed, after = world.runs(OPENED, source, LOOK)
-    assert failed.status is Status.ERROR
-    assert after.output == "True True b'good'\n", after
+def test_an_open_and_mapped_file_is_undone_for_who_holds_it(world: World, subtests: pytest.Subtests) -> None:
+    for source in [CHANGED, MAPPED]:
+        with subtests.test(source):
+            _, failed, after = world.runs(OPENED, source, LOOK)
+            assert failed.status is Status.ERROR
+            assert after.output == "True True b'good'\n", after
 
 
 def test_modes_and_times_are_undone(world: World) -> None:
@@ -117,33 +118,36 @@ threading.Thread(target=end).start()
 """
 
 
-@pytest.mark.parametrize("transactions", [True, False])
-def test_a_thread_that_ends_the_process_between_runs_is_never_our_loss(world: World, transactions: bool) -> None:
+def test_a_thread_that_ends_the_process_between_runs_is_never_our_loss(world: World, subtests: pytest.Subtests) -> None:
     """It and the next run race: the process is gone before the guard speaks to it, while it does, or after the run."""
+    for transactions in [True, False]:
+        with subtests.test(f"{transactions=}"):
 
-    async def one() -> Status:
-        episode = await world.pool.open(setup(transactions=transactions))
-        assert (await episode.run(ENDS_LATER)).status in (Status.NO_OUTPUT, Status.EXIT)  # on a busy machine
-        await asyncio.sleep(0.2)  # it is stopped meanwhile
-        async with asyncio.timeout(5):
-            status = (await episode.run("x = 1")).status
-        await episode.close()
-        return status
+            async def one(transactions: bool = transactions) -> Status:
+                episode = await world.pool.open(setup(transactions=transactions))
+                assert (await episode.run(ENDS_LATER)).status in (Status.NO_OUTPUT, Status.EXIT)  # on a busy machine
+                await asyncio.sleep(0.2)  # it is stopped meanwhile
+                async with asyncio.timeout(5):
+                    status = (await episode.run("x = 1")).status
+                await episode.close()
+                return status
 
-    found = [world.do(one()) for _ in range(8)]
-    assert set(found) <= {Status.PROTOCOL, Status.EXIT, Status.NO_OUTPUT}, found
-    assert set(found) != {Status.NO_OUTPUT}, "no thread ended its process"
+            found = [world.do(one()) for _ in range(8)]
+            assert set(found) <= {Status.PROTOCOL, Status.EXIT, Status.NO_OUTPUT}, found
+            assert set(found) != {Status.NO_OUTPUT}, "no thread ended its process"
 
 
-@pytest.mark.parametrize("transactions", [True, False])
-def test_code_that_forges_its_end_does_not_go_on(world: World, transactions: bool) -> None:
-    async def go() -> float:
-        episode = await world.pool.open(setup(transactions=transactions))
-        assert (await episode.run(FORGED)).status in (Status.OK, Status.NO_OUTPUT)
-        await asyncio.sleep(0.3)
-        return await idle_cpu(world, episode)
+def test_code_that_forges_its_end_does_not_go_on(world: World, subtests: pytest.Subtests) -> None:
+    for transactions in [True, False]:
+        with subtests.test(f"{transactions=}"):
 
-    assert world.do(go()) < 0.2
+            async def go(transactions: bool = transactions) -> float:
+                episode = await world.pool.open(setup(transactions=transactions))
+                assert (await episode.run(FORGED)).status in (Status.OK, Status.NO_OUTPUT)
+                await asyncio.sleep(0.3)
+                return await idle_cpu(world, episode)
+
+            assert world.do(go()) < 0.2
 
 
 # Finds its worker by the frames that called it, and makes it answer without leaving a copy of the state before.
@@ -168,17 +172,20 @@ def test_a_worker_that_leaves_no_copy_is_waited_for_without_cpu(world: World) ->
     assert used < 0.3 and result.status is Status.LOST
 
 
-@pytest.mark.parametrize("spoils", [LEAVES_NO_COPY, "import builtins\nbuiltins.len = lambda x: 0"])
-def test_a_worker_that_leaves_no_copy_and_replies_is_not_waited_for_long(world: World, spoils: str) -> None:
+def test_a_worker_that_leaves_no_copy_and_replies_is_not_waited_for_long(
+    world: World, subtests: pytest.Subtests
+) -> None:
     """Found by random code: code that bends its worker held a core for half a minute."""
+    for spoils in [LEAVES_NO_COPY, "import builtins\nbuiltins.len = lambda x: 0"]:
+        with subtests.test(spoils):
 
-    async def go() -> RunResult:
-        episode = await world.pool.open(setup())
-        await episode.run(spoils)
-        async with asyncio.timeout(waits.START_S / 2):
-            return await episode.run("x = 1")
+            async def go(spoils: str = spoils) -> RunResult:
+                episode = await world.pool.open(setup())
+                await episode.run(spoils)
+                async with asyncio.timeout(waits.START_S / 2):
+                    return await episode.run("x = 1")
 
-    assert world.do(go()).status is Status.PROTOCOL
+            assert world.do(go()).status is Status.PROTOCOL
 
 
 BENT = (
@@ -187,11 +194,12 @@ BENT = (
 )
 
 
-@pytest.mark.parametrize("transactions", [True, False])
-def test_what_code_has_bent_in_os_does_not_harm_later_runs(world: World, transactions: bool) -> None:
-    results = world.runs("x = 1", BENT, "x += 1", "x += 1\n1 / 0", "print(x)", transactions=transactions)
-    assert [r.status.value for r in results] == ["no_output"] * 3 + ["error", "ok"], results
-    assert results[-1].output == ("2\n" if transactions else "3\n")
+def test_what_code_has_bent_in_os_does_not_harm_later_runs(world: World, subtests: pytest.Subtests) -> None:
+    for transactions in [True, False]:
+        with subtests.test(f"{transactions=}"):
+            results = world.runs("x = 1", BENT, "x += 1", "x += 1\n1 / 0", "print(x)", transactions=transactions)
+            assert [r.status.value for r in results] == ["no_output"] * 3 + ["error", "ok"], results
+            assert results[-1].output == ("2\n" if transactions else "3\n")
 
 
 def test_a_thread_of_an_earlier_run_does_not_hold_up_the_undoing(world: World) -> None:
@@ -214,17 +222,18 @@ threading.Thread(target=write, daemon=True).start()
     assert after.output == "1\n" and time.monotonic() - started < 15
 
 
-@pytest.mark.parametrize("transactions", [True, False])
 def test_random_numbers_go_on_from_run_to_run_and_are_the_same_in_every_episode(
-    world: World, transactions: bool
+    world: World, subtests: pytest.Subtests
 ) -> None:
-    draw = "import random, numpy\nprint(random.random(), numpy.random.rand())"
-    first, second = (world.runs(draw, draw, transactions=transactions) for _ in range(2))
-    assert [r.output for r in first] == [r.output for r in second]
-    assert first[0].output != first[1].output
-    runs = world.runs("import random\nrandom.seed(5)", "print(random.random())", transactions=transactions)
-    expected = random.Random(5)
-    assert float(runs[1].output) == expected.random()
+    for transactions in [True, False]:
+        with subtests.test(f"{transactions=}"):
+            draw = "import random, numpy\nprint(random.random(), numpy.random.rand())"
+            first, second = (world.runs(draw, draw, transactions=transactions) for _ in range(2))
+            assert [r.output for r in first] == [r.output for r in second]
+            assert first[0].output != first[1].output
+            runs = world.runs("import random\nrandom.seed(5)", "print(random.random())", transactions=transactions)
+            expected = random.Random(5)
+            assert float(runs[1].output) == expected.random()
 
 
 def test_a_failed_run_draws_no_random_numbers(world: World) -> None:

@@ -54,8 +54,8 @@ ok 1 []
     [
         ((), ("full", "landlock")),
         (("user",), ("full", "landlock")),
-        pytest.param(("container",), ("landlock",), marks=pytest.mark.rounds),
-        pytest.param(("user", "container"), ("landlock",), marks=pytest.mark.rounds),
+        pytest.param(("container",), ("landlock",), marks=pytest.mark.wide),
+        pytest.param(("user", "container"), ("landlock",), marks=pytest.mark.wide),
     ],
     ids=lambda v: "-".join(v) or "as-it-is",
 )

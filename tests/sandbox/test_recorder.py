@@ -207,24 +207,24 @@ TESTED = [
 ]
 
 
-@pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_is_seen_and_gives_the_same_pixels_when_done_again(play: Player, name: str) -> None:
-    source, names, box = CHAINS[name]
-    ran = shown(play, source)
-    image = ran.executed.images[-1]
-    assert " ".join(o.name for o in image.operations) == names
-    assert {o.image for o in image.operations} == {0}
-    assert image.operations[-1].box == pytest.approx(box, abs=0.01)
-    if name not in TESTED:
-        assert verified((PICTURE,), image.operations, image.pixels) is None
-        return
-    assert verified((PICTURE,), image.operations, image.pixels) is True
-    forged = [replace(o, box=(1.0, 2.0, 3.0, 4.0)) for o in image.operations]
-    ours = judged((PICTURE,), forged, image.pixels)[1]
-    for claimed, found in zip(image.operations, ours, strict=True):
-        assert found.box == pytest.approx(claimed.box, abs=0.01)
-    other = scene(seed=9)
-    assert verified((other,), image.operations, image.pixels) is not True
+def test_a_chain_is_seen_and_gives_the_same_pixels_when_done_again(play: Player, subtests: pytest.Subtests) -> None:
+    for name, (source, names, box) in CHAINS.items():
+        with subtests.test(name):
+            ran = shown(play, source)
+            image = ran.executed.images[-1]
+            assert " ".join(o.name for o in image.operations) == names
+            assert {o.image for o in image.operations} == {0}
+            assert image.operations[-1].box == pytest.approx(box, abs=0.01)
+            if name not in TESTED:
+                assert verified((PICTURE,), image.operations, image.pixels) is None
+                continue
+            assert verified((PICTURE,), image.operations, image.pixels) is True
+            forged = [replace(o, box=(1.0, 2.0, 3.0, 4.0)) for o in image.operations]
+            ours = judged((PICTURE,), forged, image.pixels)[1]
+            for claimed, found in zip(image.operations, ours, strict=True):
+                assert found.box == pytest.approx(claimed.box, abs=0.01)
+            other = scene(seed=9)
+            assert verified((other,), image.operations, image.pixels) is not True
 
 
 def test_one_pixel_one_level_off_is_another_picture(play: Player) -> None:
@@ -235,13 +235,14 @@ def test_one_pixel_one_level_off_is_another_picture(play: Player) -> None:
         assert verified((PICTURE,), image.operations, off) is False, name
 
 
-@pytest.mark.parametrize("name", ["crop", "codev", "resize of a box", "rot90 copied"])
-def test_a_claim_for_other_pixels_is_refuted(play: Player, name: str) -> None:
-    image = shown(play, CHAINS[name][0]).executed.images[-1]
-    forged = image.pixels.copy()
-    forged[10:20, 10:30] = (255, 0, 255)
-    assert verified((PICTURE,), image.operations, forged) is not True
-    assert verified((PICTURE,), image.operations, forged[1:]) is False
+def test_a_claim_for_other_pixels_is_refuted(play: Player, subtests: pytest.Subtests) -> None:
+    for name in ["crop", "codev", "resize of a box", "rot90 copied"]:
+        with subtests.test(name):
+            image = shown(play, CHAINS[name][0]).executed.images[-1]
+            forged = image.pixels.copy()
+            forged[10:20, 10:30] = (255, 0, 255)
+            assert verified((PICTURE,), image.operations, forged) is not True
+            assert verified((PICTURE,), image.operations, forged[1:]) is False
 
 
 # Values that mean something to one operation or another, and nothing to most.
@@ -302,10 +303,11 @@ UNTOLD = {
 }
 
 
-@pytest.mark.parametrize("name", UNTOLD)
-def test_what_cannot_be_done_again_is_not_judged(play: Player, name: str) -> None:
-    image = shown(play, UNTOLD[name]).executed.images[-1]
-    assert verified((PICTURE,), image.operations, image.pixels) is None
+def test_what_cannot_be_done_again_is_not_judged(play: Player, subtests: pytest.Subtests) -> None:
+    for name in UNTOLD:
+        with subtests.test(name):
+            image = shown(play, UNTOLD[name]).executed.images[-1]
+            assert verified((PICTURE,), image.operations, image.pixels) is None
 
 
 def test_the_log_has_every_operation_in_order_also_without_an_image(play: Player) -> None:
@@ -389,12 +391,12 @@ COVERED = {
 }
 
 
-@pytest.mark.parametrize("name", COVERED)
-def test_the_box_is_clipped_to_each_image_on_the_way(play: Player, name: str) -> None:
-    source, (x1, y1, x2, y2) = COVERED[name]
-    box = shown(play, source).executed.images[-1].operations[-1].box
-    assert box is not None
-    assert x1 <= box[0] <= box[2] <= x2 and y1 <= box[1] <= box[3] <= y2, box
+def test_the_box_is_clipped_to_each_image_on_the_way(play: Player, subtests: pytest.Subtests) -> None:
+    for name, (source, (x1, y1, x2, y2)) in COVERED.items():
+        with subtests.test(name):
+            box = shown(play, source).executed.images[-1].operations[-1].box
+            assert box is not None
+            assert x1 <= box[0] <= box[2] <= x2 and y1 <= box[1] <= box[3] <= y2, box
 
 
 def test_an_image_that_shows_nothing_of_the_picture_has_no_box(play: Player) -> None:

@@ -33,32 +33,33 @@ REPAIRS = {
 }
 
 
-@pytest.mark.parametrize("name", REPAIRS)
-def test_a_repair_is_made_and_said(name: str) -> None:
-    before, after, note = REPAIRS[name]
-    text, notes = repaired(before, Help())
-    assert text.rstrip("\n") == after.rstrip("\n")
-    assert any(note in n for n in notes)
+def test_a_repair_is_made_and_said(subtests: pytest.Subtests) -> None:
+    for name, (before, after, note) in REPAIRS.items():
+        with subtests.test(name):
+            text, notes = repaired(before, Help())
+            assert text.rstrip("\n") == after.rstrip("\n")
+            assert any(note in n for n in notes)
 
 
-@pytest.mark.parametrize("name", REPAIRS)
-def test_a_repair_that_is_switched_off_is_not_made(name: str) -> None:
-    before, _, _ = REPAIRS[name]
-    assert repaired(before, Help(dedent=False, syntax=False)) == (before, ())
+def test_a_repair_that_is_switched_off_is_not_made(subtests: pytest.Subtests) -> None:
+    for name, (before, _, _) in REPAIRS.items():
+        with subtests.test(name):
+            assert repaired(before, Help(dedent=False, syntax=False)) == (before, ())
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "x = 1\n",
-        's = """\n```python\nx\n```\n"""\n',  # a fence inside a string
-        "print('“')\n",  # a typographic quote inside a string
-        "if 1:\n\tx = 1\n",
-        "",
-    ],
-)
-def test_what_compiles_is_left_alone(source: str) -> None:
-    assert repaired(source, Help()) == (source, ())
+COMPILES = [
+    "x = 1\n",
+    's = """\n```python\nx\n```\n"""\n',  # a fence inside a string
+    "print('“')\n",  # a typographic quote inside a string
+    "if 1:\n\tx = 1\n",
+    "",
+]
+
+
+def test_what_compiles_is_left_alone(subtests: pytest.Subtests) -> None:
+    for source in COMPILES:
+        with subtests.test(source):
+            assert repaired(source, Help()) == (source, ())
 
 
 def test_what_no_repair_saves_is_returned_as_it_was() -> None:
@@ -91,30 +92,32 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("source", REFUSED)
-def test_a_refusal_names_line_and_reason(source: str) -> None:
-    said = static.refused(ast.parse(source))
-    assert said is not None
-    assert REFUSED[source] in said
-    assert f"line {len(source.splitlines())}" in said
+def test_a_refusal_names_line_and_reason(subtests: pytest.Subtests) -> None:
+    for source, reason in REFUSED.items():
+        with subtests.test(source):
+            said = static.refused(ast.parse(source))
+            assert said is not None
+            assert reason in said
+            assert f"line {len(source.splitlines())}" in said
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import subprocess",
-        "def input(x): return x\ninput(1)",
-        "requests = []\nrequests.append(1)",
-        "a = [1]\na.remove(1)",
-        "d = {}\nd.replace('a', 'b') if 0 else None",
-        "'a'.replace('a', 'b')",
-        "import os\nos.path.join('a', 'b')\nos.makedirs('x', exist_ok=True)",
-        "import xml.dom.minidom as m\nm.parseString('<a/>').unlink()",
-        "class Node:\n    def unlink(self): return 1\nNode().unlink()",
-    ],
-)
-def test_ordinary_code_is_not_refused(source: str) -> None:
-    assert static.refused(ast.parse(source)) is None
+ORDINARY = [
+    "import subprocess",
+    "def input(x): return x\ninput(1)",
+    "requests = []\nrequests.append(1)",
+    "a = [1]\na.remove(1)",
+    "d = {}\nd.replace('a', 'b') if 0 else None",
+    "'a'.replace('a', 'b')",
+    "import os\nos.path.join('a', 'b')\nos.makedirs('x', exist_ok=True)",
+    "import xml.dom.minidom as m\nm.parseString('<a/>').unlink()",
+    "class Node:\n    def unlink(self): return 1\nNode().unlink()",
+]
+
+
+def test_ordinary_code_is_not_refused(subtests: pytest.Subtests) -> None:
+    for source in ORDINARY:
+        with subtests.test(source):
+            assert static.refused(ast.parse(source)) is None
 
 
 def test_what_an_earlier_run_defined_is_the_codes_own() -> None:
@@ -135,14 +138,15 @@ def test_the_check_survives_any_call(source: str) -> None:
         assert said is None or said.startswith("not run: line 1")
 
 
-@pytest.mark.parametrize("name", sorted({*static.CALLS, *static.MODULES, *static.FAMILIES}))
-def test_whatever_is_listed_is_refused_by_every_name(name: str) -> None:
-    call = name if name in static.CALLS else f"{name}x" if name in static.FAMILIES else f"{name}.get"
-    module, _, last = call.rpartition(".")
-    imports = (
-        f"import {module}\n{call}()",
-        f"from {module} import {last} as f\nf()",
-        f"import {module} as m\nm.{last}()",
-    )
-    for source in imports:
-        assert static.refused(ast.parse(source)) is not None, source
+def test_whatever_is_listed_is_refused_by_every_name(subtests: pytest.Subtests) -> None:
+    for name in sorted({*static.CALLS, *static.MODULES, *static.FAMILIES}):
+        with subtests.test(name):
+            call = name if name in static.CALLS else f"{name}x" if name in static.FAMILIES else f"{name}.get"
+            module, _, last = call.rpartition(".")
+            imports = (
+                f"import {module}\n{call}()",
+                f"from {module} import {last} as f\nf()",
+                f"import {module} as m\nm.{last}()",
+            )
+            for source in imports:
+                assert static.refused(ast.parse(source)) is not None, source

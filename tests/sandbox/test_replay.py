@@ -111,10 +111,10 @@ UNTOLD = [
 ]
 
 
-@pytest.mark.parametrize("chain", UNTOLD)
-def test_what_rewards_do_not_use_is_not_planned(chain: list[Operation]) -> None:
-    with pytest.raises(CannotTell):
-        plan(chain, SIZES)
+def test_what_rewards_do_not_use_is_not_planned(subtests: pytest.Subtests) -> None:
+    for chain in UNTOLD:
+        with subtests.test(str(chain)), pytest.raises(CannotTell):
+            plan(chain, SIZES)
 
 
 def test_a_box_follows_from_turn_flip_crop_and_zoom() -> None:
@@ -161,16 +161,19 @@ def test_the_verifier_says_true_false_or_nothing(strongest: World) -> None:
     assert all(a.pixels is b.pixels for a, b in zip(found, given, strict=True))
 
 
-@pytest.mark.parametrize("levels", [1, 16])
-def test_a_faint_drawing_on_an_untouched_crop_is_seen(strongest: World, levels: int) -> None:
+def test_a_faint_drawing_on_an_untouched_crop_is_seen(strongest: World, subtests: pytest.Subtests) -> None:
     """Defect 28: there is no tolerance, for lossy formats either."""
-    written = PICTURE[10:30, 5:45].copy()
-    written[4:9:2, 3:30] += levels
-    lossy = (*CROP, operation("other", kind="lossy", format="jpg"))
-    found = strongest.do(
-        strongest.pool.verify([Picture(PICTURE)], [OutputImage(written, "show", operations=o) for o in (CROP, lossy)])
-    )
-    assert [image.verified for image in found] == [False, None]
+    for levels in [1, 16]:
+        with subtests.test(f"{levels} levels"):
+            written = PICTURE[10:30, 5:45].copy()
+            written[4:9:2, 3:30] += levels
+            lossy = (*CROP, operation("other", kind="lossy", format="jpg"))
+            found = strongest.do(
+                strongest.pool.verify(
+                    [Picture(PICTURE)], [OutputImage(written, "show", operations=o) for o in (CROP, lossy)]
+                )
+            )
+            assert [image.verified for image in found] == [False, None]
 
 
 ENDLESS = [
@@ -265,15 +268,16 @@ def ended(status: Status) -> OutputImage:
     return found
 
 
-@pytest.mark.parametrize("status", sorted(OVER))
-def test_a_replay_that_we_lost_is_no_verdict_on_a_claim(status: Status) -> None:
-    with pytest.raises(EpisodeLostError, match=f"a verification was lost \\({status}\\): gone"):
-        ended(status)
+def test_a_replay_that_we_lost_is_no_verdict_on_a_claim(subtests: pytest.Subtests) -> None:
+    for status in sorted(OVER):
+        with subtests.test(status), pytest.raises(EpisodeLostError, match=status):
+            ended(status)
 
 
-@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.OOM, Status.ERROR, Status.LIMIT, Status.CRASH])
-def test_a_replay_beyond_its_limits_leaves_a_claim(status: Status) -> None:
-    assert ended(status).verified is None
+def test_a_replay_beyond_its_limits_leaves_a_claim(subtests: pytest.Subtests) -> None:
+    for status in [Status.TIMEOUT, Status.OOM, Status.ERROR, Status.LIMIT, Status.CRASH]:
+        with subtests.test(status):
+            assert ended(status).verified is None
 
 
 def test_a_replay_that_cannot_start_is_no_verdict_on_a_claim() -> None:

@@ -87,17 +87,18 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("clip") / "clip.mp4")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_frame_is_found_from_every_other(kind: str, tmp_path: Path) -> None:
-    reader = VideoReader(make(tmp_path / kind, **KINDS[kind]))
-    assert len(reader) == FRAMES
-    order = random.Random(0).sample(range(FRAMES), FRAMES)
-    assert [number(reader[i]) for i in order] == order
-    assert [number(f) for f in reader.get_batch(order)] == order
-    assert [number(f) for f in reader] == list(range(FRAMES))
-    start, end = reader.get_frame_timestamp(FRAMES - 1)
-    assert 2.3 < start < end < 2.5
-    assert reader.get_avg_fps() == pytest.approx(25, rel=0.03)
+def test_every_frame_is_found_from_every_other(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for kind, options in KINDS.items():
+        with subtests.test(kind):
+            reader = VideoReader(make(tmp_path / kind, **options))
+            assert len(reader) == FRAMES
+            order = random.Random(0).sample(range(FRAMES), FRAMES)
+            assert [number(reader[i]) for i in order] == order
+            assert [number(f) for f in reader.get_batch(order)] == order
+            assert [number(f) for f in reader] == list(range(FRAMES))
+            start, end = reader.get_frame_timestamp(FRAMES - 1)
+            assert 2.3 < start < end < 2.5
+            assert reader.get_avg_fps() == pytest.approx(25, rel=0.03)
 
 
 def test_decord_interface(clip: Path) -> None:
@@ -147,21 +148,22 @@ def test_times_of_a_varying_rate(tmp_path: Path) -> None:
     assert reader.get_frame_timestamp(2).shape == (2,)
 
 
-@pytest.mark.parametrize(
-    ("rotation", "turn"),
-    [
-        ((90,), lambda p: np.rot90(p, 1)),
-        ((180,), lambda p: np.rot90(p, 2)),
-        ((-90,), lambda p: np.rot90(p, -1)),
-        ((0, True, False), lambda p: p[:, ::-1]),
-        ((0, False, True), lambda p: p[::-1]),
-    ],
-)
-def test_rotated_videos_come_upright(rotation: tuple[Any, ...], turn: Any, tmp_path: Path) -> None:
-    reader = VideoReader(make(tmp_path / "v.mp4", frames=3, rotation=rotation))
-    expected = turn(picture(1)).astype(int)
-    assert abs(reader[1].astype(int) - expected).mean() < 6
-    assert reader.size == (expected.shape[1], expected.shape[0])
+TURNS = [
+    ((90,), lambda p: np.rot90(p, 1)),
+    ((180,), lambda p: np.rot90(p, 2)),
+    ((-90,), lambda p: np.rot90(p, -1)),
+    ((0, True, False), lambda p: p[:, ::-1]),
+    ((0, False, True), lambda p: p[::-1]),
+]
+
+
+def test_rotated_videos_come_upright(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for rotation, turn in TURNS:
+        with subtests.test(str(rotation)):
+            reader = VideoReader(make(tmp_path / "v.mp4", frames=3, rotation=rotation))
+            expected = turn(picture(1)).astype(int)
+            assert abs(reader[1].astype(int) - expected).mean() < 6
+            assert reader.size == (expected.shape[1], expected.shape[0])
 
 
 def test_a_seek_does_not_decode_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,21 +245,22 @@ def test_a_video_without_frames(tmp_path: Path) -> None:
         len(VideoReader(path))
 
 
-@pytest.mark.parametrize("kind", ["h264.mkv", "h264.ts", "mpeg4.avi", "vp9.webm"])
-def test_a_truncated_video_gives_the_frames_it_has(kind: str, tmp_path: Path) -> None:
-    whole = make(tmp_path / kind, **KINDS[kind])
-    half = tmp_path / f"half_{kind}"
-    half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    reader = VideoReader(half)
-    assert 2 < len(reader) < FRAMES
-    seen = 0
-    for i in range(len(reader)):
-        try:
-            assert number(reader[i]) == i
-            seen += 1
-        except VideoError:
-            continue
-    assert seen > 0.8 * len(reader) - 1
+def test_a_truncated_video_gives_the_frames_it_has(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for kind in ["h264.mkv", "h264.ts", "mpeg4.avi", "vp9.webm"]:
+        with subtests.test(kind):
+            whole = make(tmp_path / kind, **KINDS[kind])
+            half = tmp_path / f"half_{kind}"
+            half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+            reader = VideoReader(half)
+            assert 2 < len(reader) < FRAMES
+            seen = 0
+            for i in range(len(reader)):
+                try:
+                    assert number(reader[i]) == i
+                    seen += 1
+                except VideoError:
+                    continue
+            assert seen > 0.8 * len(reader) - 1
 
 
 def test_a_frame_that_is_missing_is_an_error_and_its_neighbours_are_not(tmp_path: Path) -> None:
