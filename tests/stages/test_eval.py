@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +16,7 @@ from typing import Any
 import pytest
 from fakes import ALL_TOOLS, native_card
 from judge_server import JudgeServer, Reaction, honest
+from moments import recorded
 from sizes import default_size
 
 from stages import eval as stage
@@ -208,66 +205,6 @@ def test_the_same_command_again_finds_its_report(home: Path) -> None:
     assert stage.run(wanted).ref == stage.run(wanted).ref == "again:v1"
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-sys.path.insert(0, {root!r})
-import importlib.util
-spec = importlib.util.spec_from_file_location("test_eval", {file!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-seen = []
-async def deadly(trajectory):
-    seen.append(trajectory)
-    if len(seen) == 11:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {{}}
-wanted = module.config(Path({home!r}), "killed", policy="oracle", concurrency=4, **{changes!r})
-wanted.signals["deadly"] = deadly
-module.stage.run(wanted)
-"""
-
-
-def killed(home: Path, **changes: Any) -> None:
-    """Runs the stage in a process that dies by kill -9 at the eleventh trajectory."""
-    here = Path(__file__).resolve()
-    names = {
-        "tests": str(here.parents[1] / "support"),
-        "root": str(here.parent.parent.parent),
-        "file": str(here),
-        "home": str(home),
-        "changes": changes,
-    }
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED.format(**names)], check=False, env=dict(os.environ), timeout=120
-    )
-    assert ended.returncode == -signal.SIGKILL
-
-
-def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(home)
-    assert not (home / "killed").exists()
-    (kept,) = [p for p in (home / ".work").glob("eval-*/trajectories.jsonl") if p.read_text().count("zoom-test")]
-    with kept.open("a") as file:
-        file.write('{"schema_version": 1, "type": "Sco')  # and a torn line
-    count = sum(1 for _ in records.read(kept, Scored))
-    assert count >= 11 - 4  # all that were measured but the four that were at work, the last one among them
-    asked: list[Trajectory] = []
-
-    async def witness(trajectory: Trajectory) -> Mapping[str, Any]:
-        asked.append(trajectory)
-        return {}
-
-    wanted = config(home, "killed", policy="oracle")
-    made = stage.run(replace(wanted, signals=wanted.signals | {"witness": witness}))
-    assert len(asked) == 24 - count
-    assert len({s.trajectory.id for s in scored(made)}) == len(scored(made)) == 24
-    assert made.manifest.summary["answer.all.accuracy"] == 1.0
-    untouched = stage.run(config(home, "whole", policy="oracle"))
-    assert [s.trajectory.turns[0].text for s in scored(untouched)] == [s.trajectory.turns[0].text for s in scored(made)]
-
-
 def test_broken_rollouts_are_data(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -394,7 +331,9 @@ def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: 
 
 def test_a_killed_shard_goes_on_and_broken_rollouts_are_not_asked_again_by_the_merge(home: Path) -> None:
     whole = stage.run(config(home, "killed-at-once", policy="oracle"))
-    killed(home, shard="1/2")
+    with recorded(home) as recorder:
+        stage.run(config(home, "killed", policy="oracle", shard="1/2"))
+    recorder.first("trajectories.jsonl", lambda data: data.count(b"\n") == 7).restore()
     asked: list[str] = []
 
     async def witness(trajectory: Trajectory) -> Mapping[str, Any]:
@@ -403,7 +342,7 @@ def test_a_killed_shard_goes_on_and_broken_rollouts_are_not_asked_again_by_the_m
 
     shard = config(home, "killed", policy="oracle", shard="1/2")
     made = stage.run(replace(shard, signals=shard.signals | {"witness": witness}))
-    assert len(scored(made)) == 12 and len(asked) <= 12 - (11 - 4)
+    assert len(scored(made)) == 12 and len(asked) == 12 - 7
     other = stage.run(config(home, "killed", policy="oracle", shard="2/2"))
     merged = stage.run(config(home, "killed", policy="oracle", merge=2))
     assert contents(merged) == contents(whole)

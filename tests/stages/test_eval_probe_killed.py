@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +11,12 @@ import coloured_tags
 import pytest
 import tiny_model
 from fakes import native_card
+from moments import recorded
 
 from stages import eval as stage
 from vtcli.engines.policies import open_policy
 from vtcli.families.calls import format_call
 from vtcli.probes.causal import CausalProbe, Continuation
-from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Request
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
@@ -52,8 +48,8 @@ class ToldToLook:
         return Completion(ids, (-0.1,) * len(ids), "stop")
 
 
-def evaluate(home: Path, name: str, model: Path, killed_at: int | None = None) -> tuple[Artifact, list[Request]]:
-    """Runs the stage; at a number of stored continuations it is killed."""
+def evaluate(home: Path, model: Path) -> tuple[Artifact, list[Request]]:
+    """Runs the stage. Returns its artifact and what the model was asked."""
     config = stage.Config(
         data="tags:v1",
         model=str(model),
@@ -70,58 +66,33 @@ def evaluate(home: Path, name: str, model: Path, killed_at: int | None = None) -
         images=ImageLimits(56 * 56, 112 * 112),
         probe=CausalProbe(4, 2, "last", ("blank", "noise", "other_image")),
         shown=2,
-        job={"home": str(home), "name": name},
+        job={"home": str(home), "name": "probed"},
     )
     asked: list[Request] = []
-    keep, count = ProbeRun.keep, 0
-
-    async def deadly(self: ProbeRun, *given: Any) -> None:
-        nonlocal count
-        await keep(self, *given)
-        count += 1
-        if count == killed_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stage, "open_policy", partial(ToldToLook, asked))
-        patched.setattr(ProbeRun, "keep", deadly)
         return stage.run(replace(config, concurrency=3)), asked
-
-
-KILLED = """
-import sys
-from pathlib import Path
-sys.path[:0] = {paths!r}
-import test_eval_probe_killed
-test_eval_probe_killed.evaluate(Path({home!r}), "killed", Path({model!r}), killed_at=11)
-"""
 
 
 def drawn(row: Continuation) -> tuple[Any, ...]:
     return row.key, row.seed, row.right, [turn.token_ids for turn in row.trajectory.turns]
 
 
-@pytest.mark.slow
 def test_the_prefix_is_exact_and_a_kill_loses_no_finished_continuation(tmp_path: Path) -> None:
-    here, home, model = Path(__file__).resolve(), tmp_path / "artifacts", tiny_model.folder()
+    home, model, kept = tmp_path / "artifacts", tiny_model.folder(), 11
     coloured_tags.write(home)
-    paths = [str(here.parent), str(here.parents[1] / "support"), str(here.parents[2])]
-    code = KILLED.format(paths=paths, home=str(home), model=str(model))
-    ended = subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ), timeout=400)
-    assert ended.returncode == -signal.SIGKILL
+    with recorded(home) as recorder:
+        whole, asked = evaluate(home, model)
+    wanted = [drawn(row) for row in records.read(whole.path / "probe.jsonl", Continuation)]
+    recorder.first("probe.jsonl", lambda data: data.count(b"\n") == kept).restore()
     (path,) = (home / ".work").glob("eval-*/probe.jsonl")
-    kept = list(records.read(path, Continuation))
-    assert len(kept) == 11
     with path.open("a") as file:
         file.write('{"schema_version": 1, "type": "Cont')  # a torn line
-    made, again = evaluate(home, "killed", model)
+    made, again = evaluate(home, model)
     rows = list(records.read(made.path / "probe.jsonl", Continuation))
     assert len(rows) == len({row.key for row in rows}) == 4 * 4 * 2
-    whole, asked = evaluate(home, "whole", model)
-    assert [drawn(row) for row in rows] == [
-        drawn(row) for row in records.read(whole.path / "probe.jsonl", Continuation)
-    ]
-    assert len(again) < len(asked)
+    assert [drawn(row) for row in rows] == wanted
+    assert len(rows) - kept <= len(again) <= len(asked) - kept
 
     stored = {s.trajectory.id: s.trajectory for s in records.read(made.path / "trajectories.jsonl", Scored)}
     assert len({row.trajectory.turns[2].token_ids for row in rows}) > 4  # the model does sample

@@ -6,10 +6,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -317,40 +313,6 @@ def test_a_merge_takes_what_its_shards_left_unjudged(early: bool, home: Path, mo
     merged = stage.run(config(home, "parts", **changes, merge=1))
     taken = {line["id"]: line["outcomes"] for line in lines(merged.path / "facts" / "pass_rate.jsonl")}
     assert asked == [] and len(taken) == QUESTIONS and taken.items() <= measured.items()
-
-
-KILLED = """
-import asyncio, os, signal, sys
-from pathlib import Path
-sys.path[:0] = [{tests!r}, {root!r}]
-import importlib.util
-spec = importlib.util.spec_from_file_location("test_filter", {file!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-seen = []
-async def deadly(trajectory):
-    seen.append(trajectory)
-    if len(seen) == 10:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return await module.by_seed(trajectory)
-rollouts = module.Rollouts(k=4, concurrency=1)
-module.stage.run(module.config(Path({home!r}), "killed", seed=7, signals={{"answer": deadly}}, rollouts=rollouts))
-"""
-
-
-@pytest.mark.slow
-def test_kill_loses_no_finished_question(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Path(__file__).resolve()
-    script = KILLED.format(
-        tests=str(here.parents[1] / "support"), root=str(here.parents[2]), file=str(here), home=str(home)
-    )
-    ended = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ), timeout=600)
-    assert ended.returncode == -signal.SIGKILL
-    asked = count_rollouts(monkeypatch)
-    made = stage.run(config(home, "killed", seed=7, rollouts=Rollouts(k=4, concurrency=1)))
-    assert len(asked) == 4 * (QUESTIONS - 2)  # two questions of four rollouts were finished
-    kept, dropped = len(ids(made)), len(lines(made.path / "dropped.jsonl"))
-    assert kept + dropped == QUESTIONS + 3
 
 
 def test_demonstrations_pass_through_the_cheap_rules(home: Path) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from fakes import native_card
+from moments import recorded
 from PIL import Image
 
 from stages import filter as stage
@@ -148,37 +145,17 @@ def test_a_shard_that_is_missing_or_of_other_data_is_named(tmp_path: Path) -> No
         run(tmp_path, shard="1/4", merge=4)
 
 
-KILLED = """
-import importlib.util, os, signal, sys
-from pathlib import Path
-sys.path[:0] = [{tests!r}, {root!r}]
-spec = importlib.util.spec_from_file_location("test_filter_shards", {file!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-module.hashing.AT_ONCE = 4
-plain, seen = module.hashing.disk.locked, []
-def deadly(*arguments):
-    seen.append(arguments)
-    if sum("image_hash" in str(one[0]) for one in seen) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(*arguments)
-module.hashing.disk.locked = deadly
-module.run(Path({home!r}), shard="1/2")
-"""
-
-
-@pytest.mark.slow
 def test_a_killed_shard_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_data(tmp_path)
-    here = Path(__file__).resolve()
-    values = {"tests": str(here.parents[1] / "support"), "root": str(here.parents[2]), "file": str(here)}
-    script = KILLED.format(home=str(tmp_path), **values)
-    ended = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ), timeout=600)
-    assert ended.returncode == -signal.SIGKILL
-    known = len(hashing.StoredHashes(tmp_path / ".facts" / "image_hash.bin").path.read_bytes()) // 64
+    monkeypatch.setattr(hashing, "AT_ONCE", 4)
+    path = tmp_path / ".facts" / "image_hash.bin"
+    with recorded(tmp_path) as recorder:
+        run(tmp_path, shard="1/2")
+    whole = len(path.read_bytes()) // 64
+    recorder.first(path.name, bool).restore()
+    known = len(path.read_bytes()) // 64
     counted: list[int] = []
     put = hashing.StoredHashes.put
     monkeypatch.setattr(hashing.StoredHashes, "put", lambda self, found: (counted.append(len(found)), put(self, found)))
     run(tmp_path, shard="1/2")
-    whole = len(hashing.StoredHashes(tmp_path / ".facts" / "image_hash.bin").path.read_bytes()) // 64
-    assert 0 < known < whole and sum(counted) == whole - known
+    assert 0 < known < whole == len(path.read_bytes()) // 64 and sum(counted) == whole - known

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import make_sample, make_trajectory
-from judge_server import JudgeServer, Reaction, honest, text_of
+from judge_server import JudgeServer, honest, text_of
+from moments import recorded
 
 from stages import judge as stage
 from vtcli.config import compose
@@ -26,7 +23,7 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
 
 MADE = 6
-ANSWERED = 3  # before the judge hangs
+ANSWERED = 3  # before the kill
 
 
 def trajectories(store: ImageStore) -> list[Trajectory]:
@@ -63,36 +60,21 @@ def is_trial(body: dict[str, Any]) -> bool:
 
 
 def test_a_killed_judging_asks_only_what_was_not_answered_and_leaves_all_or_nothing(home: Path) -> None:
-    answered: list[str] = []
-
-    def hangs(body: dict[str, Any], number: int) -> Reaction:
-        if is_trial(body):
-            return honest(body)
-        if len(answered) == ANSWERED:
-            return Reaction(delay_s=60.0, hang_up=True)
-        answered.append(text_of(body))
-        return honest(body)
-
-    with JudgeServer(hangs) as server:
-        command = [sys.executable, "-m", "vtcli", "judge", *words(home, server)]
-        running = subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=home.parent)
-        deadline = time.monotonic() + 120
-        while sum(not is_trial(body) for body in server.requests) <= ANSWERED:
-            assert running.poll() is None, "it ended before it was killed"
-            assert time.monotonic() < deadline, "it asked nothing"
-            time.sleep(0.02)
-        running.kill()
-        running.wait(timeout=60)
-    assert not (home / "scores-codev").exists()
-
     with JudgeServer(honest) as server:
+        with recorded(home) as recorder:
+            whole = (judge(home, server).path / "scores.jsonl").read_bytes()
+        (kept,) = (home / ".judge").glob("*.jsonl")
+        every = kept.read_bytes().count(b'"key"')
+        recorder.first(kept.name, lambda data: data.count(b'"key"') == every - MADE + ANSWERED).restore()
+        assert not (home / "scores-codev").exists()
+        before = len(server.requests)
         made = judge(home, server)
-        asked = [text_of(body) for body in server.requests if not is_trial(body)]
-        assert not set(asked) & set(answered)
+        asked = [text_of(body) for body in server.requests[before:] if not is_trial(body)]
         assert len(asked) == len(set(asked)) == MADE - ANSWERED
         before = len(server.requests)
         assert judge(home, server).ref == made.ref
         assert len(server.requests) == before
+    assert (made.path / "scores.jsonl").read_bytes() == whole
     found = list(records.read(made.path / "scores.jsonl", Score))
     assert len(found) == MADE
     assert all(s.total is not None and s.signals.values["evidence_by"] == "m" for s in found)

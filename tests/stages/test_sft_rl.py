@@ -1,4 +1,4 @@
-"""synth → sft → rl → eval at the smallest size that is still the real thing: what they leave, in ranks, killed."""
+"""synth → sft → rl → eval at the smallest size that is still the real thing: what they leave, in ranks, ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import world
 from rl_world import KilledError
-from small_runs import RL, SFT, kill_after_checkpoint, launched, lines, run, start
+from small_runs import RL, SFT, kill_after_checkpoint, launched, lines, run
 
 from stages import rl
 from vtcli.errors import ConfigError, InputError
@@ -118,37 +118,17 @@ def test_two_ranks_build_one_model_and_imitate_as_one_rank_does(home: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "arguments", "name"), [("rl", RL, "policy"), ("sft", SFT, "base")])
-def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, arguments: list[str], name: str) -> None:
-    again = [*arguments, "reuse=false"]
-    kill_after_checkpoint(home, stage, again)
-    updated = [line["updated"] for line in lines(home / name / "v1" / "metrics.jsonl")]
-    assert len(updated) >= 2 and all(updated)
-    assert not (home / name / "v2").exists()
-    (work,) = (home / ".work").glob(f"{stage}-*/")
-    (work / "model").mkdir()
-    (work / "model" / "tokenizer.json").write_text("cut short.")  # by a kill in the midst of the export
-    run(home, stage, again)
-    assert_same(home / name / "v2", home / name / "v1")
-    whole, resumed = (home / name / version / "tokenizer.json" for version in ("v1", "v2"))
-    assert resumed.read_bytes() == whole.read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("stage", "arguments", "name"), [("rl", RL, "policy"), ("sft", SFT, "base")])
-def test_a_run_that_slurm_ends_says_so_leaves_nothing_half_and_goes_on(
-    home: Path, stage: str, arguments: list[str], name: str
-) -> None:
-    again = [*arguments, "reuse=false", f"name={name}-ended"]
-    done = kill_after_checkpoint(home, stage, again, signal.SIGTERM)
+def test_a_run_that_slurm_ends_says_so_leaves_nothing_half_and_goes_on(home: Path) -> None:
+    again = [*RL, "reuse=false", "name=policy-ended"]
+    done = kill_after_checkpoint(home, "rl", again, signal.SIGTERM)
     assert done.returncode == 143, done.stdout[-4000:]
     assert done.stdout.rstrip().endswith("terminated; the same command continues where it stopped.")
     assert "Traceback" not in done.stdout
-    assert not (home / f"{name}-ended").exists()
-    (work,) = (home / ".work").glob(f"{stage}-*/")
+    assert not (home / "policy-ended").exists()
+    (work,) = (home / ".work").glob("rl-*/")
     assert not [path for path in work.rglob("*") if path.suffix == ".draft" or path.name.startswith(".tmp")]
-    run(home, stage, again)
-    assert_same(home / f"{name}-ended" / "v1", home / name / "v1")
+    run(home, "rl", again)
+    assert_same(home / "policy-ended" / "v1", home / "policy" / "v1")
 
 
 def test_memory_engine_and_time_outs_can_change_when_a_killed_run_goes_on(
@@ -194,53 +174,6 @@ def test_a_limit_below_every_prompt_is_refused_before_the_first_rollout(home: Pa
     with pytest.raises(ConfigError, match=r"^rl\.limits\.max_tokens: is 6"):
         run(home, "rl", [*RL, "name=roomless", "rl.limits.max_tokens=6"])
     assert not [path for path in (home / ".work").glob("rl-*/trajectories.jsonl") if path.stat().st_size]
-
-
-POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:DeepSpeedLearner"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stage", "moment"),
-    [
-        ("rl", f"{LEARNER}.update:1:after"),  # the learner has new weights, the policy the old ones; no checkpoint yet
-        ("rl", f"{POLICY}.update:1:halfway"),  # in the second step's weight sync
-        # At a phase's end, exported, not yet saved.
-        pytest.param("rl", "vtcli.store.checkpoints:Checkpoints.begin:2:before", marks=pytest.mark.wide),
-        ("rl", "vtcli.store.checkpoints:Checkpoints.finish:2:before"),  # by the thread: written, and not yet renamed
-        # After both phases: all steps are done.
-        pytest.param("rl", f"{LEARNER}.export:3:before", marks=pytest.mark.wide),
-        ("sft", f"{LEARNER}.step:{{epoch}}:after"),  # an epoch's last update, of which nothing is written
-        pytest.param("sft", f"{LEARNER}.step:{{next}}:before", marks=pytest.mark.wide),
-    ],
-)
-def test_killed_at_a_moment_it_ends_as_if_it_had_not_been(home: Path, stage: str, moment: str) -> None:
-    arguments, name = (RL, "policy") if stage == "rl" else ([*SFT, "sft.epochs=2", "name=twice"], "twice")
-    if stage == "sft" and not (home / name).exists():
-        run(home, stage, arguments)
-    again = [*arguments, "reuse=false"]
-    before = len(list((home / name).glob("v*")))
-    epoch = len(lines(home / "base" / "v1" / "metrics.jsonl"))
-    process = start(home, stage, again, ("-m", "dying", moment.format(epoch=epoch, next=epoch + 1)))
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == -signal.SIGKILL, output[-4000:]
-    assert len(list((home / name).glob("v*"))) == before
-    run(home, stage, again)
-    assert_same(home / name / f"v{before + 1}", home / name / "v1")
-
-
-@pytest.mark.slow
-@pytest.mark.wide  # two minutes: other moments and other ranks are killed in `make test-slow`
-def test_two_ranks_killed_in_a_weight_sync_end_as_if_they_had_not_been(home: Path) -> None:
-    if not (home / "two").exists():
-        launched(home, "rl", TWO_RANKS_RL, TWO_RANKS)
-    again = [*TWO_RANKS_RL, "reuse=false"]
-    process = start(home, "rl", again, (*TWO_RANKS, "-m", "dying", f"{POLICY}.update:1:halfway"))
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode and "SIGKILL" in output, output[-4000:]
-    assert not (home / "two" / "v2").exists()
-    launched(home, "rl", again, TWO_RANKS)
-    assert_same(home / "two" / "v2", home / "two" / "v1")
 
 
 def assert_same(resumed: Path, whole: Path) -> None:

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -170,25 +165,6 @@ def test_shards_of_a_name_are_found_by_how_many_they_are(demos: Artifact, tmp_pa
     assert digests(merged) == digests(demos)
     with pytest.raises(InputError, match=r"seed 1, 1/3, 3/3 are missing"):
         synth(tmp_path, "synth.merge=3", "seed=1", *more)
-
-
-@pytest.mark.slow
-def test_killed_and_started_again_it_ends_with_the_same_bytes(whole: Artifact, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "vtcli", "synth", *arguments(tmp_path), "synth.workers=2"]
-    work = tmp_path / ".work"
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    for _ in range(600):
-        if process.poll() is not None or list(work.glob("synth-*/artifact/tool-validation.parquet")):
-            break
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not list(tmp_path.glob("dataset/v*"))  # no half artifact
-    kept = {p.name: p.stat().st_mtime_ns for p in work.glob("synth-*/artifact/*-test.parquet")}
-    assert len(kept) == 2
-    again = synth(tmp_path)
-    assert digests(again) == digests(whole)
-    assert {p.name: p.stat().st_mtime_ns for p in again.path.glob("*-test.parquet")} == kept  # finished work was kept
 
 
 def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -20,6 +15,7 @@ import pytest
 import teacher_server as world
 import tiny_model
 from fakes import env_card, native_card
+from moments import recorded
 from teacher_server import BOX
 
 from stages import filter as filtering
@@ -27,7 +23,6 @@ from stages import synth as stage
 from vtcli.engines.openai.ledger import Budget, Price
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.engines.teachers import distil, model
-from vtcli.engines.teachers.distil import Attempt
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.families.messages import encode_demo
 from vtcli.filters import taught
@@ -371,39 +366,20 @@ def test_code_of_a_teacher_is_run_and_its_operations_are_verified(
     assert failed.unlearnt == (2,) and "NameError" in failed.messages[3]["content"]
 
 
-KILLED = """
-import sys
-from pathlib import Path
-sys.path[:0] = [{tests!r}, {root!r}]
-import teacher_server as world
-world.stage.run(world.config(Path({home!r}), {url!r}, "killed", concurrency=1))
-"""
-
-
-@pytest.mark.slow
 def test_a_killed_run_goes_on_at_the_last_finished_turn_and_pays_nothing_twice(home: Path, tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    script = KILLED.format(tests=str(root / "tests" / "support"), root=str(root), home=str(home), url="{url}")
-    good = {"good": world.BEHAVIOURS["good"]}
-    with world.server(good) as server:
-        process = subprocess.Popen([sys.executable, "-c", script.replace("{url}", server.url)], env=dict(os.environ))
-        deadline = time.monotonic() + 120
-        while len(server.requests) < 9 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
-        (work,) = (home / ".work").glob("synth-*/")
-        finished = len(list(records.read(work / "attempts.jsonl", Attempt)))
-        assert 0 < finished < len(NAMES)
-        before = len(server.requests)
-        artifact = made(world.config(home, server.url, "killed", concurrency=1))
-        busy = "busy" in map(world.row_of, server.requests[before:])  # a 429 is no answer
-        assert len(server.requests) - before - busy <= 2 * (len(NAMES) - finished)
-        # Every turn is answered once, but for the one request that the kill cut off, and the 429.
-        asked = Counter(json.dumps(body) for body in server.requests)
-        assert sum(count - 1 for count in asked.values()) <= 2
+    finished = 4
+    with world.server({"good": world.BEHAVIOURS["good"]}) as server:
+        given = world.config(home, server.url, "killed", {"cache": str(home / "cache.jsonl")}, concurrency=1)
+        with recorded(home) as recorder:
+            twin = made(given)
+        wanted, before = (twin.path / "train.parquet").read_bytes(), len(server.requests)
+        recorder.first("attempts.jsonl", lambda data: data.count(b"\n") == finished).restore()
+        artifact = made(given)
+        assert len(server.requests) - before <= 2 * (len(NAMES) - finished)
+        # Every turn is answered once, but for the request that the kill cut off, and the 429.
+        asked = Counter(json.dumps(body) for body in server.requests[before:])
+        assert set(asked.values()) == {1}
         assert said(artifact)["kept"] == len(NAMES)
         assert said(artifact)["usage"]["requests"] == 2 * len(NAMES)
         assert ArtifactStore(home).verify(artifact.ref) == []
-        twin = made(world.config(home, server.url, "whole", {"cache": str(tmp_path / "own.jsonl")}, concurrency=1))
-    assert (twin.path / "train.parquet").read_bytes() == (artifact.path / "train.parquet").read_bytes()
+    assert (artifact.path / "train.parquet").read_bytes() == wanted

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from cases import each_case
+from moments import recorded
 
 from vtcli.errors import InputError
 from vtcli.store import artifacts, disk, manifest
@@ -179,67 +178,19 @@ def test_what_cannot_be_an_artifact(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".draft*"))
 
 
-def _die_at(step: int, root: Path) -> None:
-    """From here on the ``step``-th change that this process makes below ``root`` is preceded by kill -9."""
-    seen = 0
-
-    def hook(event: str, arguments: tuple) -> None:
-        nonlocal seen
-        changes = event in ("open", "os.rename", "os.mkdir", "os.remove", "os.chmod", "os.rmdir")
-        if changes and str(arguments[0]).startswith(str(root)):
-            seen += 1
-            if seen == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
-
-
-@pytest.mark.slow
-def test_kill_9_before_every_single_step_leaves_a_whole_version_or_none(tmp_path: Path) -> None:
+def test_a_kill_at_any_change_leaves_a_whole_version_or_none(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    made = []
-    for step in range(1, 200):
-        pid = os.fork()
-        if pid == 0:
-            _die_at(step, tmp_path)
-            make(store)
-            os._exit(0)
-        status = os.waitpid(pid, 0)[1]
-        assert store.damaged() == []
-        made.append(len(store.ls()))
-        assert all(store.verify(a.ref) == [] for a in store.ls()[-1:])
-        if os.WIFEXITED(status):
-            break
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert step > 12  # it did die at many places
-    assert made[5] == 0
     make(store)
-    assert not list(tmp_path.rglob(".draft*"))  # leftovers were cleared away
-    assert [a.version for a in store.ls()] == list(range(1, len(store.ls()) + 1))
-
-
-@pytest.mark.slow
-def test_kill_9_of_a_busy_writer_at_random_moments(tmp_path: Path) -> None:
-    code = (
-        "import sys; from vtcli.store.artifacts import ArtifactStore\n"
-        "store = ArtifactStore(sys.argv[1])\n"
-        "print('go', flush=True)\n"
-        "while True:\n"
-        "    with store.draft('x', 'dataset') as draft:\n"
-        "        for i in range(5): (draft.path / str(i)).write_bytes(bytes(200_000))\n"
-        "        draft.commit()\n"
-    )
-    store = ArtifactStore(tmp_path)
-    for delay in (0.001, 0.013, 0.029, 0.053, 0.11, 0.2):
-        writer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(delay)
-        writer.kill()
-        writer.wait()
-        writer.stdout.close()
-        assert store.damaged() == []
-        assert all(store.verify(a.ref) == [] for a in store.ls())
+    with recorded(tmp_path) as recorder:
+        make(store, text="other")
+    for moment in recorder.every():
+        moment.restore()
+        assert store.damaged() == [], moment.change
+        found = store.ls()
+        assert [store.verify(artifact.ref) for artifact in found] == [[]] * len(found), moment.change
+        assert make(store, text="third").version == len(found) + 1
+        assert not list(tmp_path.rglob(".draft*")), moment.change  # leftovers were cleared away
+    assert len(recorder.every()) > 12 and len(found) == 2
 
 
 def test_a_live_draft_of_another_process_is_left_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ so that the same command can be given again: it must not notice that the state i
 ``full_disk`` lets one change and all later ones fail instead, as a full disk does.
 
 Python's audit events show the changes wherever they are made, also by libraries, but for what libraries write in their
-own C code, which the next event shows, and for fsync, which is wrapped.
+own C code, which the next event shows, and for fsync and write of an open file, which are wrapped.
 """
 
 from __future__ import annotations
@@ -96,6 +96,14 @@ class Recorder:
             if not self.moments or self.moments[-1].files != files:
                 self.moments.append(Moment(self.root, f"{change} {plain(path.relative_to(self.root))}", files))
 
+    def first(self, name: str, holds: Callable[[bytes], bool]) -> Moment:
+        """The first moment at which a file called ``name`` has content for which ``holds`` is true."""
+        for moment in self.moments:
+            for path, file in moment.files.items():
+                if file is not None and Path(path).name == name and holds(file.content):
+                    return moment
+        raise AssertionError(f"no such moment of {name}")
+
     def every(self) -> list[Moment]:
         """All different moments in order, each after the one that is cut in the middle of what was written."""
         found: dict[str, Moment] = {}
@@ -155,14 +163,19 @@ def _observed(root: Path, observer: Observer) -> Iterator[None]:
 def _install() -> None:
     """Once: an audit hook cannot be taken away again."""
     sys.addaudithook(_audit)
-    sync = os.fsync
+    sync, write = os.fsync, os.write
 
     def fsync(handle: int) -> None:
         if _observers:
             _tell("fsync", _opened(handle))
         sync(handle)
 
-    os.fsync = fsync
+    def written(handle: int, data: bytes, /) -> int:
+        if _observers:
+            _tell("write", _opened(handle))
+        return write(handle, data)
+
+    os.fsync, os.write = fsync, written
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:

@@ -101,7 +101,8 @@ class Checkpoints:
     def sizes(self) -> dict[str, int]:
         """The present size of each log. What it counts is durable: a checkpoint cannot go on with a shorter log."""
         for log in filter(Path.exists, self.logs):
-            disk.fsync_file(log)
+            with disk.checked(log):
+                disk.fsync_file(log)
         return {log.name: log.stat().st_size for log in self.logs if log.exists()}
 
     def finish(self, steps: int, value: float | None, sizes: Mapping[str, int]) -> None:
