@@ -31,6 +31,7 @@ from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.schema import TrainRow
+from vtcli.store import disk
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
 from vtcli.store.image_work import submit
@@ -199,8 +200,9 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
         draft = stage.work / "init.draft"
         shutil.rmtree(draft, ignore_errors=True)
         used = min(len(demos), 4000)  # spread evenly: rows are in order of their tasks
-        kind.build(draft, sizes, (demos.messages(i * len(demos) // used) for i in range(used)), config.seed)
-        draft.rename(folder)
+        with disk.checked(draft):
+            kind.build(draft, sizes, (demos.messages(i * len(demos) // used) for i in range(used)), config.seed)
+            draft.rename(folder)
     barrier()
     return folder
 

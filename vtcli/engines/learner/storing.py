@@ -66,6 +66,7 @@ def export_complete(learner: Exportable, source: Path, folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
     learner.export(source, draft)
     if learner.rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
+        with disk.checked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
     barrier("the export of the model")
