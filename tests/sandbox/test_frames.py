@@ -104,7 +104,7 @@ def test_a_malformed_reply_is_a_protocol_error(subtests: pytest.Subtests) -> Non
 
 
 @given(st.binary(max_size=4096))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_no_bytes_do_anything_else(data: bytes) -> None:
     for candidate in (data, data + b"\n", b'{"blobs":[],"seq":1}\n' + data):
         with pytest.raises(ProtocolError):
@@ -112,7 +112,7 @@ def test_no_bytes_do_anything_else(data: bytes) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["seq", "kind", "error", "images", "operations", "notes", "value", "x"]), plain))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_no_json_does_anything_else(fields: dict[str, object]) -> None:
     try:
         data = frame(**fields)

@@ -113,7 +113,7 @@ def test_an_honest_answer_arrives() -> None:
     assert short.status is Status.PROTOCOL, "the arena is shorter than the image"
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(answers, st.integers(0, 9000))
 def test_no_answer_makes_the_host_fail(answer: GuardAnswer, arena: int) -> None:
     before = open_files()
@@ -134,7 +134,7 @@ def test_an_answer_arrives_as_it_was_sent(answer: GuardAnswer) -> None:
     assert parse_answer(frames.Frame(header, blobs)) == answer
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(answers, st.integers(0, 400), st.binary(max_size=9), st.none() | st.integers(0, 200), st.none() | st.just(4096))
 def test_a_broken_answer_is_a_result_all_the_same(
     answer: GuardAnswer, at: int, other: bytes, cut: int | None, arena: int | None

@@ -22,11 +22,19 @@ from vtcli.sandbox.types import RunLimits, RunResult, Status, Tier
 SLOW = "import time\ntime.sleep(30)"
 
 
-@pytest.fixture(scope="module", params=["full", "landlock"])
+@pytest.fixture(scope="module", params=["full", pytest.param("landlock", marks=pytest.mark.wide)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """A pool for the tests that kill it: that each begins with a working one is part of what they show."""
     tier: Tier = request.param
     made = World(PoolConfig(active=2, live=64, tier=tier))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[World]:
+    """A pool with room for three."""
+    made = World(PoolConfig(active=1, live=3, tier="landlock"))
     yield made
     made.close()
 
@@ -107,7 +115,8 @@ def test_a_killed_worker_ends_the_episode_and_nothing_else(world: World) -> None
     world.do(go())
 
 
-def test_a_killed_host_leaves_no_process_behind() -> None:
+@pytest.mark.parametrize("tier", ["full", pytest.param("landlock", marks=pytest.mark.wide)])
+def test_a_killed_host_leaves_no_process_behind(tier: str) -> None:
     program = """
 import asyncio, sys
 from vtcli.sandbox.host.pool import Pool, PoolConfig
@@ -121,14 +130,13 @@ async def main():
     await running
 asyncio.run(main())
 """
-    for tier in ("full", "landlock"):
-        with subprocess.Popen([sys.executable, "-c", program, tier], stdout=subprocess.PIPE, text=True) as host:
-            assert host.stdout is not None and host.stdout.readline() == "up\n"
-            below = descendants(host.pid)
-            assert len(below) >= 7
-            host.kill()
-            host.wait()
-            assert gone(below, 3.0)
+    with subprocess.Popen([sys.executable, "-c", program, tier], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None and host.stdout.readline() == "up\n"
+        below = descendants(host.pid)
+        assert len(below) >= 7
+        host.kill()
+        host.wait()
+        assert gone(below, 3.0)
 
 
 SERVES = """
@@ -228,38 +236,42 @@ def test_a_queued_call_does_not_use_up_its_clock(world: World, monkeypatch: pyte
     world.do(go())
 
 
-def test_open_waits_while_as_many_as_allowed_are_live() -> None:
+def test_open_waits_while_as_many_as_allowed_are_live(narrow: World) -> None:
     async def go() -> None:
-        async with await Pool.start(PoolConfig(active=2, live=3, tier="landlock")) as pool:
-            episodes = [await pool.open(setup()) for _ in range(3)]
-            before = descriptors()
-            fourth = asyncio.create_task(pool.open(setup()))
-            await asyncio.sleep(0.3)
-            assert not fourth.done() and pool.stats.live == 3 and descriptors() == before
-            await episodes[0].close()
-            async with asyncio.timeout(20):
-                last = await fourth
-            assert (await last.run("print(1)")).output == "1\n"
-            assert pool.stats.peak_live == 3
+        pool = narrow.pool
+        episodes = [await pool.open(setup()) for _ in range(3)]
+        before = descriptors()
+        fourth = asyncio.create_task(pool.open(setup()))
+        await asyncio.sleep(0.3)
+        assert not fourth.done() and pool.stats.live == 3 and descriptors() == before
+        await episodes[0].close()
+        async with asyncio.timeout(20):
+            last = await fourth
+        assert (await last.run("print(1)")).output == "1\n"
+        assert pool.stats.peak_live == 3
+        await asyncio.gather(*[episode.close() for episode in (*episodes, last)])
+        await narrow.empty()
 
-    asyncio.run(go())
+    narrow.do(go())
 
 
-def test_an_opening_that_is_cancelled_in_its_queue_keeps_no_place() -> None:
+def test_an_opening_that_is_cancelled_in_its_queue_keeps_no_place(narrow: World) -> None:
     async def go() -> None:
-        async with await Pool.start(PoolConfig(active=1, live=3, tier="landlock")) as pool:
-            first = asyncio.create_task(pool.open(setup(prelude="import time; time.sleep(0.5)")))
-            await asyncio.sleep(0.1)
-            waiting = [asyncio.create_task(pool.open(setup())) for _ in range(2)]
-            await asyncio.sleep(0.1)
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            async with asyncio.timeout(20):
-                episodes = [await first, *[await pool.open(setup()) for _ in range(2)]]
-            assert pool.stats.live == len(episodes) == 3
+        pool = narrow.pool
+        first = asyncio.create_task(pool.open(setup(prelude="import time; time.sleep(0.5)")))
+        await asyncio.sleep(0.1)
+        waiting = [asyncio.create_task(pool.open(setup())) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        async with asyncio.timeout(20):
+            episodes = [await first, *[await pool.open(setup()) for _ in range(2)]]
+        assert pool.stats.live == len(episodes) == 3
+        await asyncio.gather(*[episode.close() for episode in episodes])
+        await narrow.empty()
 
-    asyncio.run(go())
+    narrow.do(go())
 
 
 def test_no_result_is_lost_or_mixed_up_while_many_run(world: World) -> None:

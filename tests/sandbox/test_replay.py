@@ -58,7 +58,7 @@ operations = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(operations, min_size=1, max_size=4))
 def test_no_claim_makes_the_host_fail_or_plans_what_is_too_large(chain: list[Operation]) -> None:
     try:

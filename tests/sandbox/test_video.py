@@ -92,7 +92,7 @@ def test_every_frame_is_found_from_every_other(tmp_path: Path, subtests: pytest.
         with subtests.test(kind):
             reader = VideoReader(make(tmp_path / kind, **options))
             assert len(reader) == FRAMES
-            order = random.Random(0).sample(range(FRAMES), FRAMES)
+            order = random.Random(0).sample(range(FRAMES), 16)
             assert [number(reader[i]) for i in order] == order
             assert [number(f) for f in reader.get_batch(order)] == order
             assert [number(f) for f in reader] == list(range(FRAMES))
@@ -189,7 +189,7 @@ def test_a_seek_does_not_decode_the_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_several_threads_may_be_the_first_to_read(tmp_path: Path) -> None:
     path = make(tmp_path / "v.mp4", frames=1000, gop=25, options={"preset": "ultrafast"})
     asked = [7, 990, 20, 500, 333, 64, 801, 2]
-    for _ in range(5):
+    for _ in range(2):
         reader = VideoReader(path)
         with ThreadPoolExecutor(len(asked)) as threads:
             assert [number(frame) for frame in threads.map(reader.__getitem__, asked)] == asked
@@ -298,7 +298,7 @@ def test_damaged_bytes_never_crash_the_process(tmp_path: Path, clip: Path) -> No
         from vtcli.sandbox.video.reader import VideoError, VideoReader
         warnings.simplefilter("ignore")
         content = open(sys.argv[1], "rb").read()
-        for seed in range(40):
+        for seed in range(10):
             dice = random.Random(seed)
             damaged = bytearray(content)
             for _ in range(dice.choice([1, 10, 100, 1000])):
