@@ -47,11 +47,13 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A state of ``root``; ``None`` in ``files`` is a folder. ``change`` says what came next."""
+    """A state of ``root``; ``None`` in ``files`` is a folder. ``change`` says what came next. In one that is ``torn``
+    the last thing that was appended to a file is cut in half."""
 
     root: Path
     change: str
     files: dict[str, File | None]
+    torn: bool = False
 
     def digest(self) -> str:
         found = hashlib.sha256()
@@ -224,7 +226,7 @@ def _scan(root: Path, known: dict[tuple[int, int, int], File]) -> dict[str, File
 
 def _halfway(before: Moment, after: Moment) -> Moment:
     """``after``, where what each file got since ``before`` is cut in half."""
-    files = dict(after.files)
+    files, torn = dict(after.files), False
     for name, file in after.files.items():
         old = before.files.get(name)
         if file is None or (old is not None and old.inode == file.inode and len(old.content) >= len(file.content)):
@@ -232,6 +234,7 @@ def _halfway(before: Moment, after: Moment) -> Moment:
         if old is None and any(o is not None and o.inode == file.inode for o in before.files.values()):
             continue  # renamed or linked: such a change is whole or not at all
         start = len(old.content) if old is not None and old.inode == file.inode else 0
+        torn = torn or start > 0
         cut = file.content[: (start + len(file.content)) // 2]
         files[name] = File(file.inode, file.mode, cut)
-    return Moment(after.root, f"in the middle of what came before {after.change}", files)
+    return Moment(after.root, f"in the middle of what came before {after.change}", files, torn)
