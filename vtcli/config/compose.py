@@ -379,7 +379,7 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     choices = [o for o in overrides if o.key_or_group in groups]
     settings = [o for o in overrides if o not in choices]
     search = [f"hydra.searchpath=['file://{own}']"] if own else []
-    _check_choices(choices, lambda group: _group_options(group, tuple(search)), own)
+    _check_choices(choices, lambda group: _group_options(group, own), own)
     composed, set_by = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
     _check_keys(settings, composed, groups, stage)
     ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
@@ -405,12 +405,10 @@ def _groups() -> frozenset[str]:
     return frozenset(loader.list_groups("")) - {"hydra"} | frozenset(hydras)
 
 
-def _group_options(group: str, search: tuple[str, ...]) -> list[str]:
-    """Choices of a group; those of ``conf/`` are looked up once, a user's own folder may change."""
-    if not search:
-        return _shipped_options(group)
-    loader = cast(Any, GlobalHydra.instance().config_loader())
-    return loader.get_group_options(group, config_name="config", overrides=list(search))
+def _group_options(group: str, own: Path | None) -> list[str]:
+    """Choices of a group. Those of ``conf/`` are looked up once; a user's own folder may change, and to list it Hydra
+    would read the files of ours again, 0.1 s a group."""
+    return sorted({*_shipped_options(group), *(recipes.names([own], group) if own else ())})
 
 
 @functools.cache
