@@ -64,10 +64,13 @@ def serve(words: Sequence[str], work: Callable[[Client], None], *, ends: bool = 
             os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=play)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     thread.start()
     try:
         return stage.run(config)
     finally:
+        for number, handler in handlers.items():  # a server leaves its own for the end of its process
+            signal.signal(number, handler)
         over.set()
         thread.join(180)
         if found:
