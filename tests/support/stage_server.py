@@ -69,9 +69,9 @@ def serve(words: Sequence[str], work: Callable[[Client], None], *, ends: bool = 
     try:
         return stage.run(config)
     finally:
-        for number, handler in handlers.items():  # a server leaves its own for the end of its process
-            signal.signal(number, handler)
         over.set()
         thread.join(180)
+        for number, handler in handlers.items():  # a server leaves its own for the end of its process
+            signal.signal(number, handler)
         if found:
             raise found[0]
