@@ -8,9 +8,9 @@ VLLM := .venv-vllm
 HARNESS := .venv-harness
 # Two processes, whole files each: a module's fixtures are made once.
 QUICK = $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10
-SLOW = $(BIN)/python -m pytest -q --durations=15 -m "slow and not rounds and not slurm and not wide"
+SLOW = $(BIN)/python -m pytest -q --durations=15 -m "slow and not slurm and not wide"
 VLLM_WIDE = $(VLLM)/bin/python -m pytest -q -rs -m wide
-VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm and not wide"
+VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not slurm and not wide"
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -80,7 +80,7 @@ test-vllm: setup-vllm
 OTHERS := qwen3_vl qwen3_vl_moe internvl idefics3 qwen2_vl smolvlm llava_onevision
 test-all: setup-vllm
 	tests/support/slurm_node.sh install
-	$(BIN)/python -m pytest -q -m "(wide or rounds) and not harness" tests
+	$(BIN)/python -m pytest -q -m "wide and not harness" tests
 	for family in $(OTHERS); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
 	for family in qwen2_5_vl $(OTHERS); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
 	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
