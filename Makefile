@@ -86,10 +86,10 @@ test-all: setup-vllm
 	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
 	$(VLLM_WIDE) tests/engines/vllm
 
-# A slice of it of at most four minutes, chosen by SEED: `.ci/run` gives the commit's hash. A process for each file.
+# A slice of it of at most four minutes, chosen by SLICE: `.ci/run` gives the commit's hash. A process for each file.
 test-slice: setup
 	tests/support/slurm_node.sh install
-	$(BIN)/python .ci/slice.py "$(SEED)" | while read -r cells; do eval "$(BIN)/python -m pytest -q -m wide $$cells" < /dev/null; done
+	$(BIN)/python .ci/slice.py "$(SLICE)" | while read -r cells; do eval "$(BIN)/python -m pytest -q -m wide $$cells" < /dev/null; done
 
 # The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator
 
 from checkout import Rule, Tree, Violation
-from composed import COMPOSITIONS
+from compositions import COMPOSITIONS
 
 from vtcli.errors import ConfigError, InputError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from checkout import ROOT, Rule, Tree, Violation
-from composed import COMPOSITIONS
+from compositions import COMPOSITIONS
 
 from vtcli.config import compose
 

@@ -19,7 +19,7 @@ import house_rules  # noqa: E402
 import page_rules  # noqa: E402
 import paper_rules  # noqa: E402
 from checkout import Tree, Violation  # noqa: E402
-from composed import COMPOSITIONS  # noqa: E402
+from compositions import COMPOSITIONS  # noqa: E402
 
 DIALECT_CEILING = 630
 """Words of dialect in docstrings and error messages of the package (``house_rules.DIALECT``). It only goes down: lower

@@ -47,7 +47,7 @@ DONE: list[Suite] = []
 def run(name: str) -> None:
     """Runs `make NAME` to its end, with its output in a file."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    command = ["make", name, f"PYTHON={sys.executable}", f"SEED={head.strip()}"]
+    command = ["make", name, f"PYTHON={sys.executable}", f"SLICE={head.strip()}"]
     begin = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)

@@ -114,7 +114,7 @@ FAILURES = [
 
 def test_a_failure_has_its_status_and_changes_nothing(world: World, subtests: pytest.Subtests) -> None:
     for source, status in FAILURES:
-        with subtests.test(source[:60]):
+        with subtests.test(ascii(source[:60])):
             first = "x = 7\nopen('kept.txt', 'w').write('before')"
             last = "print(x, open('kept.txt').read(), sorted(__import__('os').listdir('.')))"
             started = time.monotonic()

@@ -270,13 +270,13 @@ def ended(status: Status) -> OutputImage:
 
 def test_a_replay_that_we_lost_is_no_verdict_on_a_claim(subtests: pytest.Subtests) -> None:
     for status in sorted(OVER):
-        with subtests.test(status), pytest.raises(EpisodeLostError, match=status):
+        with subtests.test(str(status)), pytest.raises(EpisodeLostError, match=status):
             ended(status)
 
 
 def test_a_replay_beyond_its_limits_leaves_a_claim(subtests: pytest.Subtests) -> None:
     for status in [Status.TIMEOUT, Status.OOM, Status.ERROR, Status.LIMIT, Status.CRASH]:
-        with subtests.test(status):
+        with subtests.test(str(status)):
             assert ended(status).verified is None
 
 

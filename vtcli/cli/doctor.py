@@ -43,7 +43,7 @@ def doctor(
     """
     if gpu or cpu:
         lines = list(_trials(_family(home, parity) if parity else None, cpu=cpu))
-        _print(f"vtcli {__version__}, trials on {'the CPU' if cpu else 'GPUs'}", lines)
+        _print(f"vtcli {__version__}, trials on {'the CPU' if cpu else 'GPUs'}", lines, wide=True)
         wrong = {"broken"} if cpu else {"broken", "absent"}
     elif parity:
         return _parity(_family(home, parity), parity, engine, dtype)
@@ -84,12 +84,13 @@ def page(title: str, lines: Iterable[Line]) -> Table:
     return Table(title, "", ("", "state", "found", "what to do"), cells)
 
 
-def _print(title: str, lines: Iterable[Line]) -> None:
+def _print(title: str, lines: Iterable[Line], *, wide: bool = False) -> None:
+    """Prints the page. ``wide``: through a pipe one line a row, a Markdown table that is kept."""
     from rich.console import Console
 
-    from vtcli.report.printing import page_width, print_all
+    from vtcli.report.printing import WIDEST, page_width, print_all
 
-    print_all([page(title, lines)], Console(), page_width())
+    print_all([page(title, lines)], Console(), WIDEST if wide else page_width())
 
 
 def _family(home: Path, model: str) -> Family:

@@ -68,7 +68,7 @@ class ReportData:
 
 CURVES = (
     *("reward", "tool_reward", "accuracy", "calls", "mean_length", "correct_negative", "answer_index_0"),
-    *("mismatch_kl", "banned_mass", "entropy_trained", "grad_norm", "loss", "validation_nll"),
+    *("mismatch_kl", "banned_mass", "entropy_trained", "entropy", "grad_norm", "loss", "validation_nll"),
 )
 """Training metrics that the report draws, in order; ``validation/accuracy`` is drawn beside ``accuracy``."""
 

@@ -526,4 +526,6 @@ def _key(name: str) -> str:
 
 
 def _brief(error: Exception) -> str:
+    if isinstance(error, UnreadableDatabase):  # its advice stands at the end, and its own text is short
+        return str(error)
     return f"{type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}"

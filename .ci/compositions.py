@@ -1,4 +1,4 @@
-"""Compositions of the configuration that rules ask for, kept in .ci/.composed.json until ``conf/`` changes.
+"""Compositions of the configuration that rules ask for, kept in .ci/.compositions.json until ``conf/`` changes.
 
 A composition of other files takes half a second, so commands of pages are composed in batches: those that choose
 different groups of files share one. Where a batch is refused, each of its commands is composed alone.
@@ -18,7 +18,7 @@ from checkout import ROOT
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
 
-KEPT = ROOT / ".ci" / ".composed.json"
+KEPT = ROOT / ".ci" / ".compositions.json"
 ALONE = ("recipe", "scale", "variant", "data")
 """Groups whose files set keys everywhere: commands share a composition only where they choose the same of these."""
 
