@@ -26,7 +26,7 @@ def items(text: str) -> list[str]:
     try:
         read = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        read = re.split(r"\s*,\s*", text[1:-1].strip())
+        read = [part.strip() for part in text[1:-1].split(",")]
     return [str(item).strip(" '") for item in read][:MAX_ITEMS] if isinstance(read, list) and read else [text]
 
 
