@@ -32,8 +32,13 @@ def blocks(page: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def pattern(line: str) -> str:
-    """A line of the page as a regular expression: ``…`` is any text, a decimal any other one, a space any number."""
+    """A line of the page as a regular expression: ``…`` is any text, a decimal any other one, a space any number. A p
+    value may be printed as ``p < 0.001``."""
     words = [re.escape(word).replace("…", ".*") for word in line.split()]
+    words = [
+        "[=<]" if before == "p" and word in ("=", "<") else word
+        for before, word in zip(["", *words[:-1]], words, strict=True)
+    ]
     return r"\s+".join(_DECIMAL.sub(lambda _: r"[-+]?\d+\.\d+", word) for word in words)
 
 
@@ -41,6 +46,7 @@ def test_a_line_of_the_page_is_met_by_other_decimals_and_by_no_other_words() -> 
     line = "| after | 0.125 [+0.043, 0.310] | … rows 24 |"
     assert re.search(pattern(line), "|  after | 1.5 [-0.1, +0.9] | of 3 rows 24 |")
     assert not re.search(pattern(line), "| after | 0.125 [0.043, 0.310] | of 3 rows 25 |")
+    assert re.search(pattern("+0.1, p = 0.250 |"), "+0.6, p < 0.001 |")
     assert not re.search(pattern(line), "| before | 0.125 [0.043, 0.310] | of 3 rows 24 |")
 
 
