@@ -46,7 +46,9 @@ def told(make: Callable[[Context], Tracker], home: Path, run_id: str | None, ste
     tracker.inputs([parent], "rl")
     for step in steps:
         tracker.metrics({"reward": step / 2, "pass@4": 0.25, "gone": math.nan}, step)
-        tracker.rollouts([{"id": "a-1", "question": "Which?", "reward": 0.5, "image": home / "view.png"}], step)
+        rows = [{"id": "a-1", "question": "Which?", "reward": 0.5, "image": home / "view.png"}]
+        rows.append({"id": "a-2", "question": "Which?", "reward": None, "image": None})  # no verdict, no picture kept
+        tracker.rollouts(rows, step)
     tracker.tags({"vtcli.artifact": "policy:v1"})
     tracker.file(str(home / "view.png"))
     tracker.close()
@@ -71,6 +73,19 @@ def test_a_run_is_told_and_continued(name: str, tmp_path: Path, caplog: pytest.L
         assert len(runs) == 2
         assert all(run.name.endswith(f"-{first}") for run in runs)
         assert list(runs[0].rglob("rollouts_*.table.json"))
+
+
+def test_a_failure_now_and_then_does_not_end_a_tracker(caplog: pytest.LogCaptureFixture) -> None:
+    tracker = track.QuietTracker()
+    tracker.service, tracker.run_id = "a service", "r1"
+    calls: list[int] = []
+    for number in range(9):
+        tracker.attempt("log", lambda number=number: calls.append(number) if number % 3 else 1 / 0)
+    assert calls == [1, 2, 4, 5, 7, 8]
+    for _ in range(5):  # in a row: three are tried
+        tracker.attempt("log", lambda: calls.append(-1) or 1 / 0)
+    assert calls[6:] == [-1] * 3
+    assert len([record for record in caplog.records if "goes on without" in record.message]) == 1
 
 
 def test_a_dead_service_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,7 +81,6 @@ def run(ranks: int, argv: Sequence[str]) -> RankFailure | None:
     logging.disable(logging.ERROR)  # the agent's own account of a failure: ours is shorter
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
     reading, writing = os.pipe()
-    os.set_inheritable(writing, False)
     before = os.dup(0)
     os.dup2(reading, 0)
     os.close(reading)

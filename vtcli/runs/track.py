@@ -119,8 +119,8 @@ class NullTracker:
 
 
 class QuietTracker(NullTracker):
-    """Base of trackers over a service's own library: any error of it is a warning, and a service that fails again and
-    again is left alone for the rest of the run."""
+    """Base of trackers over a service's own library: any error of it is a warning. A service that does not open, or
+    fails ``MAX_FAILURES`` times in a row, is left alone for the rest of the run."""
 
     service: str
 
@@ -137,6 +137,8 @@ class QuietTracker(NullTracker):
             self._failures = self._failures + 1 if self.run_id is not None else MAX_FAILURES
             given_up = " The run goes on without it." if self._failures >= MAX_FAILURES else ""
             _log.warning("%s: cannot %s (%s).%s", self.service, doing, _brief(error), given_up)
+        else:
+            self._failures = 0
 
 
 class SeveralTrackers:

@@ -56,6 +56,7 @@ def rollouts(scored: Sequence[Scored], images: ImageStore) -> list[dict[str, Any
     for each in scored[:: max(1, len(scored) // SHOWN)][:SHOWN]:
         trajectory = each.trajectory
         text = "\n".join(turn.text for turn in trajectory.policy_turns)
+        image = images.path(trajectory.images[-1].view) if trajectory.images else None
         rows.append(
             {
                 "id": trajectory.id,
@@ -64,7 +65,7 @@ def rollouts(scored: Sequence[Scored], images: ImageStore) -> list[dict[str, Any
                 "answer": (trajectory.answer or "")[:SHOWN_CHARS],
                 "reward": each.reward,
                 "stop": trajectory.stop.value,
-                **({"image": images.path(trajectory.images[-1].view)} if trajectory.images else {"image": ""}),
+                "image": image if image is not None and image.exists() else None,  # a run may keep a sample alone
             }
         )
     return rows
