@@ -178,7 +178,7 @@ def keys(page: str) -> frozenset[str]:
 
 @cache
 def source(place: str) -> str:
-    """The source below a file or folder of the repository; empty where there is none."""
+    """Returns the source below a file or folder of the repository, empty if the place does not exist."""
     path = ROOT / place
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in (".py", ".yaml", ".md"))
     return "\n".join(file.read_text() for file in files)

@@ -71,8 +71,8 @@ def _deeper(value: Any, max_depth: int) -> bool:
 
 
 def between(text: str, start: str, end: str) -> list[str]:
-    """The text cut at each ``start`` and the first ``end`` after it: what is outside at even places, what is inside at
-    odd ones. A ``start`` without an ``end`` is text like any other.
+    """Splits a text at each ``start`` and the first ``end`` after it: even places hold the text outside, odd places the
+    text inside. A ``start`` without an ``end`` is ordinary text.
 
     >>> between("a<b>c</b>d<b>", "<b>", "</b>")
     ['a', 'c', 'd<b>']

@@ -129,7 +129,7 @@ def _launched(stage: str, values: dict[str, Any], argv: list[str]) -> bool:
 
 
 def _inputs(plan: CommandPlan, argv: list[str]) -> list[str]:
-    """Overrides with artifacts for the inputs that ``argv`` leaves out. What is missing is made first.
+    """Returns overrides with artifacts for the inputs that ``argv`` leaves out, and makes missing ones first.
 
     Raises:
         ConfigError: an input is missing that cannot be made, or is not to be made here; or a command is wrong.

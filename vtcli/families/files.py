@@ -18,7 +18,7 @@ _BY_RUST = ("tokenizer.json",)  # megabytes of pairs; its reader has a bound of 
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises ``InputError`` for one that cannot be read, is no JSON or is nested too deep."""
+    """Reads a JSON file. Raises ``InputError`` if it cannot be read, is no JSON or is nested too deep."""
     try:
         return load_json(read_file(path))
     except (OSError, ValueError) as error:

@@ -247,7 +247,7 @@ class TrajectoryFeed:
         return self._drawn[1]
 
     def _progress(self) -> str:
-        """A line of a run under way: its step, of how many, and the time left; empty where there is none."""
+        """Returns the progress line of a run under way (step, total, time left), empty before the first step."""
         try:
             return (self.source.folder / PROGRESS).read_text() if self.source.live else ""
         except OSError:

@@ -1,4 +1,4 @@
-"""Starts the ranks of a stage on this machine, or submits it to Slurm, as the configuration's ``launch`` says.
+"""Starts the ranks of a stage on this machine, or submits it to Slurm, as ``launch`` in the configuration asks.
 
 Ranks are started by torch's elastic agent in this process, without restarts: a failed run resumes by the same command.
 """

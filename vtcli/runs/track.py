@@ -471,7 +471,7 @@ def _client(uri: str) -> Any:
 
 
 class UnreadableDatabase(Exception):
-    """MLflow cannot open its database. The message names the file and says what to do."""
+    """MLflow cannot open its database. The message names the file and the remedy."""
 
 
 def _unreadable(file: Path, error: Exception) -> str:

@@ -65,7 +65,7 @@ class WandbTracker(QuietTracker):
             job_type=context.stage,
             id=context.run_id,
             resume="allow",
-            mode=mode(),  # pyright: ignore[reportArgumentType]  what WANDB_MODE says is checked by wandb
+            mode=mode(),  # pyright: ignore[reportArgumentType]  wandb checks the value of WANDB_MODE
             dir=str(folder),
             tags=[f"{key}={value}"[:64] for key, value in context.tags.items()],
             settings=wandb.Settings(init_timeout=START_S, console="off", silent=True),
@@ -79,7 +79,7 @@ class WandbTracker(QuietTracker):
         self.attempt("log parameters", lambda: self._run.config.update(config, allow_val_change=True))
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Sent with vtcli's step as an axis of its own, so that a resumed run may repeat steps."""
+        """Sends them with vtcli's step as a separate axis, because a resumed run may repeat steps."""
         self.attempt("log metrics", lambda: self._run.log({**values, "step": step}))
 
     def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:

@@ -175,7 +175,7 @@ def _outcomes(service: Service) -> Any:
 
 
 async def _send(request: web.Request, response: web.StreamResponse, write_s: float) -> None:
-    """Writes a response, or what is left of it. A client that does not take it in time loses its connection."""
+    """Writes the rest of a response. A client that does not read it in time loses its connection."""
     try:
         async with asyncio.timeout(write_s):
             await response.prepare(request)

@@ -39,8 +39,8 @@ def read(
 
 
 def require_first_image(given: Any, mapping: RowMapping, images: int, place: Place) -> None:
-    """Raises ``RowProblem`` for boxes of a row with several images that are not said to be of the first one: what a
-    crop shows is measured there."""
+    """Raises ``RowProblem`` where a row has several images and does not state that its boxes lie in the first. Signals
+    compare crops with boxes of the first image alone."""
     entries: list[Any] = list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else [given]
     named = [cast("Mapping[str, Any]", e).get("image") if isinstance(e, Mapping) else None for e in entries]
     known = images == 1 or mapping.boxes_of == "first"

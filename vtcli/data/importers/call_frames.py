@@ -58,7 +58,7 @@ class CallFrame:
 
 
 TOLD_BY_CROPS = CallFrame("resized")
-"""The frame of a set that measured on pictures of its own model's size and does not say which."""
+"""The frame of a set whose boxes count in pictures of a size that no column gives."""
 
 ANY = (
     CallFrame("pixels"),
@@ -116,7 +116,7 @@ def _read(
 def _possible(
     box: crops.Box, frames: Sequence[CallFrame], ref: ImageRef, first: ImageRef, after: Pixels
 ) -> Iterator[CallFrame]:
-    """The frames that such numbers can have; a size that no column has is told by the size of the crop."""
+    """Yields the frames that such numbers can have. A size that no column has follows from the size of the crop."""
     for frame in frames:
         if frame.space in SHARES:
             if max(box) <= SHARES[frame.space]:
@@ -168,7 +168,7 @@ def largest(arguments: Mapping[str, Json]) -> float:
 
 
 def _coordinates(arguments: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
-    """Arguments that are places, of the known shapes alone: the environment refuses what is none."""
+    """Returns the arguments that are places, of the known shapes alone; the environment refuses others."""
     for name, value in arguments.items():
         if name in BOXES or name in POINTS:
             count = 4 if name in BOXES else 2

@@ -312,8 +312,8 @@ def literal(value: str) -> Any:
 
 
 def json_value(data: bytes) -> Any:
-    """A JSON value. Raises ``ValueError`` for text that is none, for NaN, for half a character, and for
-    what is nested too deep."""
+    """A JSON value. Raises ``ValueError`` for text that is no JSON, for NaN, for half a character, and for
+    values that are nested too deep."""
     return whole_text(load_json(data, parse_constant=_no_constant))
 
 

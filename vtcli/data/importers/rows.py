@@ -498,7 +498,7 @@ def _truth(
 
 
 ASKED_ROWS = 2000
-"""Rows of a set by which its convention of answers is told."""
+"""Rows of a set that decide what its answers mean."""
 
 
 @functools.lru_cache(maxsize=16)

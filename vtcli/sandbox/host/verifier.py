@@ -80,7 +80,7 @@ async def _redone(
 async def _repeated(
     open_: Open, pictures: Sequence[Picture], claims: Sequence[tuple[OutputImage, ReplayPlan]]
 ) -> dict[int, bool | None]:
-    """Verdicts of claims by their places, of those that one episode came to."""
+    """Returns verdicts by the places of their claims, for the claims that one episode tested."""
     used = sorted({found.image for _, found in claims})
     given = [Picture(pictures[index].pixels) for index in used]
     steps = [[used.index(found.image), found.steps, len(used) + n] for n, (_, found) in enumerate(claims)]
