@@ -27,3 +27,18 @@ def test_all_failures_are_listed_and_each_case_is_for_itself(tmp_path: Path, mon
     assert labels == ["1:", "B:", "3:", "A:"]
     assert str(caught.value).count("as planned") == 2
     assert "VTCLI_CASE" not in os.environ
+
+
+def test_a_skipped_case_hides_no_failure_after_it() -> None:
+    @each_case("number", [1, 2])
+    def test(number: int) -> None:
+        if number == 1:
+            pytest.skip("not here")
+        raise AssertionError("as planned")
+
+    with pytest.raises(AssertionError, match="1 of 2 cases failed"):
+        test()
+    with pytest.raises(pytest.skip.Exception, match="not here"):
+        each_case("number", [1])(lambda number: pytest.skip("not here"))()
+    with pytest.raises(AssertionError, match="no marks"):
+        each_case("number", [pytest.param(1, marks=pytest.mark.slow)])
