@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import shlex
 import sys
 from collections import defaultdict
 
@@ -57,4 +58,4 @@ if __name__ == "__main__":
         pytest.main(["--collect-only", "-q", "-m", "wide and not harness", "tests"], plugins=[collected])
     limit_minutes = float(sys.argv[2]) if len(sys.argv) > 2 else 4.0
     for nodes in chosen(collected.items, sys.argv[1], limit_minutes).values():
-        print(*(f"'{node}'" for node in nodes))
+        print(shlex.join(nodes))

@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,29 +59,23 @@ def run(name: str) -> None:
     print(f"{name}: {'passed' if code == 0 else 'FAILED'}, {DONE[-1].clock_s:.0f} s", flush=True)
 
 
-def lane(*names: str) -> threading.Thread:
-    """Begins to run suites one after the other beside what else runs."""
-    thread = threading.Thread(target=lambda: [run(name) for name in names])
-    thread.start()
-    return thread
-
-
 def main() -> int:
     """Runs everything; 1 where a suite failed."""
     begin = time.monotonic()
     run("setup")
+    beside = ThreadPoolExecutor(2)
     # vLLM's environment, 4 GB, is made beside the first suites.
-    vllm = lane("setup-vllm")
+    vllm = beside.submit(run, "setup-vllm")
     run("check")
     run("test")  # in two processes
     # Then a core each. What needs vLLM comes last, when its environment is there.
-    slow = lane("test-slow")
+    slow = beside.submit(run, "test-slow")
     run("test-attacks")
     run("test-slurm")
-    vllm.join()
+    vllm.result()
     run("test-vllm")
     run("test-slice")
-    slow.join()
+    slow.result()
 
     for suite in sorted(DONE, key=lambda each: each.code != 0):
         lines = suite.output.splitlines()
