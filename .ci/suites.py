@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TAIL = 25  # lines of a suite that passed
+TAIL = 25  # last lines of a suite, for the end of the output
 YARDSTICK = """
 import time
 s = 0
@@ -55,8 +55,11 @@ def run(name: str) -> None:
         output.seek(0)
         text = output.read()
     code = os.waitstatus_to_exitcode(status)
-    DONE.append(Suite(name, code, time.monotonic() - begin, usage.ru_utime + usage.ru_stime, text))
-    print(f"{name}: {'passed' if code == 0 else 'FAILED'}, {DONE[-1].clock_s:.0f} s", flush=True)
+    suite = Suite(name, code, time.monotonic() - begin, usage.ru_utime + usage.ru_stime, text)
+    DONE.append(suite)
+    print(f"{name}: {'passed' if code == 0 else 'FAILED'}, {suite.clock_s:.0f} s", flush=True)
+    if code != 0:  # at once: the run may be ended by its limit of time
+        print(text, flush=True)
 
 
 def main() -> int:
@@ -77,9 +80,8 @@ def main() -> int:
     run("test-slice")
     slow.result()
 
-    for suite in sorted(DONE, key=lambda each: each.code != 0):
-        lines = suite.output.splitlines()
-        print(f"\n== {suite.name}", *(lines[-TAIL:] if suite.code == 0 else lines), sep="\n")
+    for suite in DONE:
+        print(f"\n== {suite.name}", *suite.output.splitlines()[-TAIL:], sep="\n")
     yardstick = subprocess.run([sys.executable, "-c", YARDSTICK], capture_output=True, text=True, check=True).stdout
     print(f"\n20 M additions in a Python loop: {float(yardstick):.1f} CPU s here")
     print(f"{'suite':14} {'tests':>6} {'clock s':>8} {'CPU s':>8}")
