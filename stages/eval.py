@@ -418,6 +418,8 @@ def _check(found: Sequence[Scored], config: Config, stage: StageRun, measure: Si
     refuse_broken(len(broken) / len(rolled_out), config.max_broken, broken, "eval", where)
     if broken:
         print_line(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}")
+    if errors := [error for s in found if (error := s.signals.values.get("answer_error"))]:
+        print_line(f"{len(errors)} of {len(found)} answers are wrong because their rule raised, such as {errors[0]}")
     measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tables import failures
 
 from vtcli.errors import InputError
-from vtcli.schema import Stop
+from vtcli.schema import Signals, Stop
 from vtcli.signals import answer, rules
+from vtcli.signals.measuring import unscored_share
 from vtcli.signals.scorers.texts import normalise
 
 
@@ -143,3 +144,17 @@ def test_a_rule_of_ones_own_is_found_by_its_name_and_an_unknown_one_is_refused()
     assert asyncio.run(answer.measure(trajectory, rules=own))["answer_score"] == 0.5
     with pytest.raises(InputError, match=r"rule 'half'.*signals\.answer\.rules\.half\._target_"):
         asyncio.run(answer.measure(trajectory))
+
+
+def test_a_rule_that_raises_is_stored_and_counted():
+    def broken(sample, text):
+        raise ZeroDivisionError("by zero")
+
+    trajectory = make_trajectory(make_sample(truth={"rule": "mine"}), ["<answer>1</answer>"])
+    values = asyncio.run(answer.measure(trajectory, rules={"mine": broken}))
+    assert (values["answer_score"], values["answer_correct"]) == (0.0, 0)
+    assert values["answer_error"] == "ZeroDivisionError: by zero"
+    right = measured("K")
+    assert "answer_error" not in right
+    assert unscored_share([Signals(values), Signals(right)]) == 0.5
+    assert unscored_share([Signals(right)]) is None

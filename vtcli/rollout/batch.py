@@ -25,7 +25,7 @@ from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import Stream, StreamResult
 from vtcli.rollout.threads import Runs, compute
 from vtcli.schema import Credit, Group, Scored, TrainRow
-from vtcli.signals.measuring import unjudged_share
+from vtcli.signals.measuring import unjudged_share, unscored_share
 from vtcli.store import disk, records
 from vtcli.store.image_work import in_thread
 
@@ -93,6 +93,7 @@ class StepBatch:
         shares = {
             "correct_negative": correct_with_negative_credit(groups, credit),
             "judge/unjudged": unjudged_share(member.signals for member in members),
+            "answer_error": unscored_share(member.signals for member in members),
             "staleness": self.step - math.fsum(versions) / len(versions) if versions else None,
         }
         return out | {name: share for name, share in shares.items() if share is not None} | self._times()

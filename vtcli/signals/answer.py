@@ -23,6 +23,7 @@ NAMES = {
     "answer_map": "form tool: label to number of an image",
     "answer_score": "form answer: score in [0, 1] by the row's rule or the judge",
     "answer_correct": "form answer: 1 or 0",
+    "answer_error": "error of the row's rule, whose answer is then wrong",
 }
 
 MAX_INDEX = 999_999
@@ -40,8 +41,8 @@ async def measure(
 
     Form "tool" has ``answer_index`` or ``answer_map`` (label to image index), None for a text of another format. Form
     "answer" has ``answer_score`` in [0, 1] and ``answer_correct``, 0 or 1. Both are None if a judge gave no verdict;
-    without an answer the score is 0. Values of the other form are None. ``rules`` are further rules, by the names that
-    truths use.
+    without an answer the score is 0, and also where the rule raised, whose error is ``answer_error`` then. Values of
+    the other form are None. ``rules`` are further rules, by the names that truths use.
     """
     sample, text = trajectory.sample, trajectory.answer
     found: dict[str, Any] = dict.fromkeys(("answer_index", "answer_map", "answer_score", "answer_correct"))
@@ -49,7 +50,10 @@ async def measure(
         found["answer_index"] = read_index(text or "")
         found["answer_map"] = read_map(text or "")
         return {"answer": text, **found}
-    found["answer_score"], found["answer_correct"] = await scored(sample, text, rules) if text is not None else (0.0, 0)
+    score, error = await scored(sample, text, rules) if text is not None else ((0.0, 0), None)
+    found["answer_score"], found["answer_correct"] = score
+    if error is not None:
+        found["answer_error"] = error
     settled = found["answer_correct"] or not asks_judge(sample)
     if text is None or judge is None or settled or not judge.knows("answer", sample):
         return {"answer": text, **found}

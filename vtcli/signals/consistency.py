@@ -44,7 +44,7 @@ async def measure(
         },
         images=(),
         trajectory=trajectory,
-        right=bool((await scored(trajectory.sample, answer, rules))[1]),
+        right=bool((await scored(trajectory.sample, answer, rules))[0][1]),
     )
     ruling = await judge(case)
     value = None if ruling.score is None else int(ruling.score)

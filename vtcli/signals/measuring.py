@@ -104,6 +104,12 @@ def _rubrics(parameters: Mapping[str, inspect.Parameter]) -> set[str]:
     return {*own, *map(str, (by_task or {}).values())}
 
 
+def unscored_share(signals: Iterable[Signals]) -> float | None:
+    """Share of the trajectories whose answer is wrong because its rule raised an error; None if there is no such."""
+    found = [bool(each.values.get("answer_error")) for each in signals]
+    return sum(found) / len(found) if any(found) else None
+
+
 def unjudged_share(signals: Iterable[Signals]) -> float | None:
     """Share without a verdict among the trajectories for which a judge was asked; None if it was never asked."""
     asked = [s for s in signals if s.values.get("judged")]

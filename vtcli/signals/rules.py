@@ -64,18 +64,24 @@ def score(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> S
 
 
 def score_safely(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> Score:
-    """``score``, where an error of the rule is a wrong answer: a reply must not end a run. The log counts them.
+    """Returns the score of ``attempt``."""
+    return attempt(sample, text, own)[0]
+
+
+def attempt(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> tuple[Score, str | None]:
+    """Returns ``score``, and the error if the rule raised one. Such a reply is wrong, because no reply may end a run;
+    the log counts them.
 
     Raises:
         VtcliError: a mistake that the user corrects: a rule that is not known, a machine without math-verify.
     """
     try:
-        return score(sample, text, own)
+        return score(sample, text, own), None
     except VtcliError:
         raise
     except Exception as error:
         report_error(rule_of(sample), sample.id, error)
-        return 0.0, 0
+        return (0.0, 0), f"{type(error).__name__}: {error}"[:200]
 
 
 def report_error(rule: str, sample_id: str, error: Exception) -> None:
@@ -88,11 +94,11 @@ def report_error(rule: str, sample_id: str, error: Exception) -> None:
         )
 
 
-async def scored(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> Score:
-    """``score_safely``, which lets the event loop go on while math-verify compares a formula; one waits for another."""
+async def scored(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> tuple[Score, str | None]:
+    """Returns ``attempt``, and lets the event loop go on while math-verify compares a formula, one at a time."""
     if rule_of(sample) != "formula":
-        return score_safely(sample, text, own)
-    return await asyncio.get_running_loop().run_in_executor(_FORMULAS, score_safely, sample, text, own)
+        return attempt(sample, text, own)
+    return await asyncio.get_running_loop().run_in_executor(_FORMULAS, attempt, sample, text, own)
 
 
 def asks_judge(sample: Sample) -> bool:
