@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
+import pytest
 from browser import chromium  # noqa: F401  a fixture
 from hypothesis import HealthCheck, settings
 
@@ -9,3 +13,13 @@ settings.register_profile(
     "shared", settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("shared")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forgets, after a file of tests, the modules that it wrote and imported: another file may use their names."""
+    yield
+    written = f"{tmp_path_factory.getbasetemp()}/"
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(written):
+            del sys.modules[name]

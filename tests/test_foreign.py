@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from re import _parser  # pyright: ignore[reportAttributeAccessIssue]  # the grammar of patterns
 from typing import Any
 
 import pytest
@@ -213,6 +212,8 @@ def test_readers_of_text_from_outside_are_linear(tmp_path: Path) -> None:
 
             try:
                 took = cost(once, LIMIT_S)
+                if took > LIMIT_S:  # the first call may import what it needs
+                    took = cost(once, LIMIT_S)
             except Exception as error:
                 failures.append(f"{name}: {text[:30]!r}… raises {error!r:.200}")
                 break
@@ -254,47 +255,49 @@ def patterns() -> Iterator[tuple[str, str, re.Pattern[Any]]]:
             yield f"{path.name}: {pattern}", "search", re.compile(pattern, re.DOTALL)
 
 
+_PART = re.compile(
+    r"""(?sx) \\(?P<escaped>[ux][0-9a-fA-F]{2,4}|.)
+    | (?P<between>\((?:\?(?:P?<[A-Za-z_]\w*>|<?[=!]|[:>]|[aiLmsux-]+[:)]))?|\{\d*,?\d*\}|[])|*+?^$])
+    | (?P<opens>\[\^?) | (?P<any>\.) | (?P<plain>.)"""
+)
+"""One part of a pattern's source: an escape, what separates literals, the beginning of a set, any, or a character."""
+
+_CLASSES = {"d": "1", "s": " \n", "w": "a", "S": "x", "D": "x", "W": " ", "b": "", "B": "", "A": "", "Z": ""}
+
+
 def marks_in(pattern: re.Pattern[Any]) -> tuple[list[str], list[str]]:
     """The literals of a pattern, and one character of each class that it repeats or chooses from."""
-    runs, singles = dict[str, None](), dict[str, None]()
-    classes = {"CATEGORY_DIGIT": "1", "CATEGORY_SPACE": " \n", "CATEGORY_WORD": "a", "CATEGORY_NOT_SPACE": "x"}
-
-    def walk(parsed: Any) -> None:
-        run = ""
-        for kind, value in parsed:
-            if str(kind) == "LITERAL":
-                run += chr(value)
-                continue
-            runs.update({run: None} if run else {})
-            run = ""
-            match str(kind):
-                case "ANY" | "NOT_LITERAL":
-                    singles.update({"x": None, "\n": None})
-                case "IN":
-                    for inner, entry in value:
-                        chosen = {"LITERAL": chr(entry) if isinstance(entry, int) else "", "NEGATE": "x"}.get(
-                            str(inner), ""
-                        )
-                        chosen = chr(entry[0]) if str(inner) == "RANGE" else chosen
-                        singles.update(dict.fromkeys(classes.get(str(entry), chosen)))
-                case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                    walk(value[2])
-                case "SUBPATTERN":
-                    walk(value[3])
-                case "BRANCH":
-                    for branch in value[1]:
-                        walk(branch)
-                case "ASSERT" | "ASSERT_NOT":
-                    walk(value[1])
-                case "ATOMIC_GROUP":
-                    walk(value)
-                case _:
-                    pass
+    source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    runs, singles, run, in_set = dict[str, None](), dict[str, None](), "", False
+    for part in _PART.finditer(source):
+        found = part["plain"] or ""
+        if part["escaped"]:
+            plain = part["escaped"][1:] and chr(int(part["escaped"][1:], 16))
+            chars = plain or _CLASSES.get(part["escaped"])
+            found, chars = (plain or part["escaped"], "") if chars is None or plain else ("", chars)
+            singles.update(dict.fromkeys(chars))
+        elif part["any"] and not in_set:
+            singles.update({"x": None, "\n": None})
+        elif in_set and not found and part[0] != "]":
+            found = part[0][0]  # a character of a set, which means something elsewhere
+        if found and in_set:
+            singles[found] = None
+        elif found:
+            run += found
+            continue
         runs.update({run: None} if run else {})
-
-    source = pattern.pattern
-    walk(_parser.parse(source if isinstance(source, str) else source.decode("latin-1"), pattern.flags & ~re.UNICODE))
+        run, in_set = "", bool(part["opens"]) or (in_set and part[0] != "]")
+    runs.update({run: None} if run else {})
     return [*runs][:6], [*dict.fromkeys([*[*singles][:4], " ", "\n", "1", *(run[0] for run in runs)])][:8]
+
+
+def test_the_marks_of_a_pattern_are_its_literals_and_classes() -> None:
+    assert marks_in(re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)) == (
+        ["```", "json"],
+        [" ", "\n", "x", "1", "`", "j"],
+    )
+    assert marks_in(re.compile(r"(?<!\d)([A-J]+)\.\u4e00{2,3}")) == ([".\u4e00"], ["1", "A", "-", "J", " ", "\n", "."])
+    assert marks_in(re.compile(rb"[.*]|\x41")) == (["A"], [".", "*", " ", "\n", "1", "A"])
 
 
 def test_no_pattern_of_the_package_is_super_linear() -> None:

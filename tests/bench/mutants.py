@@ -90,7 +90,7 @@ def _changes(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr | ast
     """The function, the node that is replaced, and its replacement. Annotations and docstrings stay as they are."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         function = f"{function}.{node.name}".lstrip(".")
-    yield from ((function, *change) for change in _of_node(node))  # type: ignore[misc]
+    yield from ((function, *change) for change in _of_node(node))
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_params"):
             continue

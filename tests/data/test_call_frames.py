@@ -213,7 +213,7 @@ def test_calls_that_are_meant_to_fail_or_are_not_imitated_stay(tmp_path: Path) -
     talk = turns((ZOOM, outside, "Error: the box lies outside."), (ZOOM, {"bbox_2d": inside("pixels")}, "<image>"))
     found = played(taken(tmp_path, talk, [PHOTO, cut()]))
     assert (found.calls, found.meant, found.failures) == (2, 1, ())
-    talk[1] |= {"loss": False}  # type: ignore[dict-item]
+    talk[1] |= {"loss": False}
     talk[2]["value"] = "Look again."
     found = played(taken(tmp_path, talk, [PHOTO, cut()]))
     assert (found.calls, found.meant, found.failures) == (2, 1, ())

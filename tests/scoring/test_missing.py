@@ -19,7 +19,7 @@ from vtcli.judging.oracle import open_judge
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring.missing import Completer, needs_judge
 from vtcli.scoring.stored import Facts
-from vtcli.signals import JOINED, answer, consistency, evidence, names_of, usage
+from vtcli.signals import JOINED, OPTIONAL, answer, consistency, evidence, names_of, usage
 from vtcli.signals import format as format_rule
 from vtcli.store.images import ImageStore
 
@@ -59,7 +59,7 @@ def test_every_signal_gives_what_its_module_declares(name: str, tmp_path: Path) 
     if needs_judge(signal):
         signal = partial(signal, judge=open_judge())
     found = asyncio.run(signal(trajectory(tmp_path)))
-    assert set(found) - set(JOINED) == names_of(signal)
+    assert set(found) - set(JOINED) == names_of(signal) - OPTIONAL
 
 
 def test_missing_signals_are_measured_and_stored_ones_stay(tmp_path: Path) -> None:
@@ -72,6 +72,14 @@ def test_missing_signals_are_measured_and_stored_ones_stay(tmp_path: Path) -> No
     assert found["answer_correct"] == 1
     assert found["format_ok"] is False
     assert found["calls"] == 1
+
+
+def test_an_answer_without_an_error_of_its_rule_is_complete(tmp_path: Path) -> None:
+    completer = Completer({"answer": answer.measure}, (), nothing)
+    made = trajectory(tmp_path)
+    stored = complete(completer, {}, made)
+    assert "answer_error" not in stored
+    assert asyncio.run(completer.complete(FACTS, Signals(stored), made)).values is stored
 
 
 def test_what_is_complete_is_not_touched(tmp_path: Path) -> None:

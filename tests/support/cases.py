@@ -56,9 +56,9 @@ def each_case(
 
         signature = inspect.signature(test)
         left = [parameter for name, parameter in signature.parameters.items() if name not in keys]
-        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
-        run.pytestmark = list(getattr(test, "pytestmark", ()))  # type: ignore[attr-defined]
-        del run.__wrapped__  # type: ignore[attr-defined]  # pytest would ask the test for its fixtures
+        run.__signature__ = signature.replace(parameters=left)
+        run.pytestmark = list(getattr(test, "pytestmark", ()))
+        del run.__wrapped__  # pytest would ask the test for its fixtures
         return run
 
     return decorate

@@ -12,7 +12,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring.stored import Facts
-from vtcli.signals import JOINED, claimed, names_of
+from vtcli.signals import JOINED, OPTIONAL, claimed, names_of
 
 Measure = Literal["missing", "never"]
 
@@ -106,7 +106,9 @@ class Completer:
     def _lacks(self, name: str, stored: Mapping[str, Any]) -> bool:
         names = self._names.get(name)  # unknown before the first measurement
         unjudged: Collection[str] = stored.get("unjudged") or ()
-        return name in self.again or names is None or not names <= stored.keys() or not names.isdisjoint(unjudged)
+        if name in self.again or names is None:
+            return True
+        return not names - OPTIONAL <= stored.keys() or not names.isdisjoint(unjudged)
 
     async def _measured(self, stored: Signals, trajectory: Trajectory, names: Collection[str]) -> tuple[Signals, bool]:
         """The signals with those of ``names``, and whether a judge was asked for one."""

@@ -22,6 +22,8 @@ from vtcli.schema import Signals, Trajectory
 JOINED = ("judged", "unjudged")
 """Lists of signals' names, to which every signal with a judge adds its own. One lists the signals for which a judge
 was asked. The other lists those among them without a verdict."""
+OPTIONAL = frozenset({"answer_error"})
+"""Declared values that a signal gives only where there is something to say: without them nothing is missing."""
 
 
 def names_of(signal: Signal) -> frozenset[str]:
