@@ -57,7 +57,7 @@ check: setup
 test: setup
 	$(QUICK) tests
 
-# Runs that are killed and go on, several ranks, whole pipelines, pages in a browser. CI runs them too.
+# Runs that are killed and go on, ranks, whole pipelines, a page in a browser. CI runs them too.
 test-slow: setup
 	$(SLOW) tests --ignore tests/attacks
 
@@ -81,8 +81,8 @@ OTHERS := qwen3_vl qwen3_vl_moe internvl idefics3 qwen2_vl smolvlm llava_onevisi
 test-all: setup-vllm
 	tests/support/slurm_node.sh install
 	$(BIN)/python -m pytest -q -m "wide and not harness" tests
-	for family in $(OTHERS); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
-	for family in qwen2_5_vl $(OTHERS); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
+	$(VLLM_TESTS) tests/contracts/test_policy.py -k "[qwen3_vl-vllm or [internvl-vllm"
+	for family in $(OTHERS); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
 	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
 	$(VLLM_WIDE) tests/engines/vllm
 

@@ -71,13 +71,11 @@ def main() -> int:
     vllm = beside.submit(run, "setup-vllm")
     run("check")
     run("test")  # in two processes
-    # Then a core each. What needs vLLM comes last, when its environment is there.
-    slow = beside.submit(run, "test-slow")
+    # Then a core each. The environment of vLLM is there by now.
+    slow = beside.submit(lambda: [run(name) for name in ("test-slow", "test-slurm", "test-slice")])
     run("test-attacks")
-    run("test-slurm")
     vllm.result()
     run("test-vllm")
-    run("test-slice")
     slow.result()
 
     for suite in DONE:

@@ -61,7 +61,7 @@ def test_a_block_of_one_command_is_told_from_a_script() -> None:
     assert words_of("nohup vtcli serve &\n") is None and words_of("vtcli a\nvtcli b\n") is None
 
 
-@pytest.mark.slow
+@pytest.mark.wide(minutes=3)
 def test_the_tutorial_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,7 +90,7 @@ def test_ranks_end_with_one_another_and_with_their_command(tmp_path: Path) -> No
         raise AssertionError(f"ended with {process.wait()}: {''.join(lines)}")
 
     assert vtcli("synth", "name=demos", "synth.demos.validation=0", *DEMOS).wait() == 0
-    sft = ["sft", "data=demos@latest", "sft.epochs=60", "sft.rows_per_step=4", "sft.first.epochs=0", "launch.ranks=2"]
+    sft = ["sft", "data=demos@latest", "sft.epochs=20", "sft.rows_per_step=4", "sft.first.epochs=0", "launch.ranks=2"]
 
     process, two = begun()
     assert len(two) == 2

@@ -133,7 +133,7 @@ def test_an_override_that_would_undo_a_condition_or_an_arm_is_refused(name: str,
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "codev" else pytest.mark.slow) for name in MAPS]
+    "name", [pytest.param(name, marks=[] if name == "codev" else pytest.mark.wide) for name in MAPS]
 )
 def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
     """Commands of one seed that differ in more than a value of an axis."""
@@ -298,7 +298,7 @@ def test_reports_without_the_property_of_the_figure_say_so(tmp_path: Path, monke
         results.outcomes(asked, plan, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_what_no_axis_changes_stands_in_every_cell_and_questions_without_the_property_in_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,7 +338,7 @@ def test_without_conditions_the_figure_names_every_arm(tmp_path: Path) -> None:
     assert not figure.legends
 
 
-@pytest.mark.slow
+@pytest.mark.wide(minutes=2)
 def test_a_map_of_one_cell_runs_goes_on_and_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of training from the base model of the package, on one task."""
     few = [f"data.tasks.zoom.{split}=8" for split in ("train", "validation", "test")]

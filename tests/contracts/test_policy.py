@@ -32,9 +32,7 @@ from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Completion, ImageRef, Trajectory
 
 OFTEN = ("qwen2_5_vl", "internvl")
-"""In every run of the suite; the others in the slow one."""
-COUSINS = ("qwen2_vl", "smolvlm", "llava_onevision")
-"""On vLLM in the widest suite: SmolVLM is Idefics3's class there, and the others have language models of their kin."""
+"""In every run of the suite. Qwen3-VL is in the slow one, with hf and vLLM in process; the rest before a release."""
 REFUSED = {("gemma3", "vllm"), ("gemma3", "vllm_server")}
 """vLLM's attention for CPUs shows a token of an image none of those behind it."""
 ENGINES = {
@@ -54,9 +52,11 @@ def pairs() -> Iterator[Any]:
     for engine, mark in ENGINES.items():
         for kind in (*SIZES, *BUILD):
             if (kind, engine) not in REFUSED:
-                marks = [*([mark] if mark else []), *([] if kind in OFTEN else [pytest.mark.slow])]
-                if kind not in OFTEN and (engine == "vllm_server" or (engine == "vllm" and kind in COUSINS)):
-                    marks.append(pytest.mark.wide)  # a server is the same for every family
+                marks = [mark] if mark else []
+                if kind == "qwen3_vl" and engine != "vllm_server":  # a server is the same for every family
+                    marks.append(pytest.mark.slow)
+                elif kind not in OFTEN:
+                    marks.append(pytest.mark.wide)
                 yield pytest.param((kind, engine), id=f"{kind}-{engine}", marks=marks)
 
 

@@ -15,8 +15,6 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 
-pytestmark = pytest.mark.slow
-
 OPTIM = "Optim(lr=1e-3, grad_clip=0.5)"
 RANKS = """
 import os, sys
@@ -47,7 +45,11 @@ torch.save(out, here / f"rank{rank}")
 """.replace("OPTIM", OPTIM)
 
 
-@pytest.mark.parametrize("name", [*SIZES, *BUILD])
+EVERY = [pytest.param(name, marks=pytest.mark.wide) for name in (*SIZES, *BUILD) if name != "qwen2_5_vl"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen2_5_vl", *EVERY])
 def test_two_ranks_are_one_and_what_they_save_opens_in_plain_transformers(tmp_path: Path, name: str) -> None:
     tiny = miniature(name)
     script = tmp_path / "ranks.py"

@@ -20,7 +20,6 @@ from vtcli.store.images import ImageStore
 
 EVIL = '</pre><script>alert("x")</script><img src="x.png" onerror=alert(1)>'
 COUNT = 260
-pytestmark = pytest.mark.slow
 
 
 def written(folder: Path) -> Path:
@@ -54,6 +53,7 @@ def shown(page: Any, expected: str) -> None:
     page.locator(".filters output", has_text=expected).wait_for()
 
 
+@pytest.mark.slow
 def test_many_trajectories_by_search_filter_and_key(report: Path, chromium: Any) -> None:
     with opened(chromium, report.as_uri()) as (page, problems):
         shown(page, "260 of 260 shown")
@@ -85,6 +85,7 @@ def test_many_trajectories_by_search_filter_and_key(report: Path, chromium: Any)
         assert not problems
 
 
+@pytest.mark.wide
 def test_a_link_opens_its_trajectory(report: Path, chromium: Any) -> None:
     with opened(chromium, f"{report.as_uri()}#zoom%20test/0231-answer-0", width=390, scheme="dark") as (page, problems):
         card = page.locator("details.card[open]")
@@ -97,6 +98,7 @@ def test_a_link_opens_its_trajectory(report: Path, chromium: Any) -> None:
         assert not problems
 
 
+@pytest.mark.wide
 def test_a_page_also_fills_cards_that_are_listed_later(report: Path, chromium: Any) -> None:
     with opened(chromium, f"{report.as_uri()}#zoom%20test/0231-answer-0") as (page, problems):
         page.locator("details.card[open] svg.picture").first.wait_for()  # with 220 to 239, of which some are not listed
@@ -107,6 +109,7 @@ def test_a_page_also_fills_cards_that_are_listed_later(report: Path, chromium: A
         assert not problems
 
 
+@pytest.mark.wide
 def test_one_file_needs_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chromium: Any) -> None:
     monkeypatch.setitem(globals(), "COUNT", 12)
     page_file = written(tmp_path / "made").rename(tmp_path / "alone.html")
@@ -121,6 +124,7 @@ def test_one_file_needs_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.Mo
         assert not problems
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_of_the_first_tables_is_behind_a_scroll_bar(tmp_path: Path, chromium: Any, scheme: str) -> None:
     """With every column, long names of models, and the sentences beside printed numbers."""

@@ -82,7 +82,7 @@ def test_in_a_browser_by_keyboard(tmp_path: Path, chromium: Any) -> None:
         assert problems == [f"{there.address}v1/chat/completions"]  # the request that was stopped
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everything_is_readable_in_light_and_dark(tmp_path: Path, chromium: Any, scheme: str) -> None:
     failing = ZOOM.replace("[14, 14, 42, 42]", "[900, 900, 950, 950]")
@@ -99,7 +99,7 @@ def test_everything_is_readable_in_light_and_dark(tmp_path: Path, chromium: Any,
         assert not problems
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_two_models_answer_side_by_side(tmp_path: Path, chromium: Any) -> None:
     first, second = Script(ZOOM, DONE), Script(ZOOM, f"<answer>{HOSTILE}</answer>")
     with (
@@ -124,7 +124,7 @@ def test_two_models_answer_side_by_side(tmp_path: Path, chromium: Any) -> None:
         assert not problems
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_one_of_two_models_may_fail_and_both_are_stopped(tmp_path: Path, chromium: Any) -> None:
     gates = Gate(), Gate()
     with (
@@ -151,7 +151,7 @@ def test_one_of_two_models_may_fail_and_both_are_stopped(tmp_path: Path, chromiu
         newest.get_by_role("region", name="after").get_by_text("the server is ending").wait_for()
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_the_newest_trajectories_are_shown_as_in_a_report(tmp_path: Path, chromium: Any) -> None:
     """Opened by a link, with the key, by keyboard; what a model wrote is text. What has gone says so."""
     script = Script(f"<think>{HOSTILE}</think>{ZOOM}", f"<answer>{HOSTILE}</answer>")
@@ -192,7 +192,7 @@ def test_the_newest_trajectories_are_shown_as_in_a_report(tmp_path: Path, chromi
         page.locator("#kept details.card[open]", has_text="no such trajectory").wait_for()
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_images_are_pasted_and_dropped(tmp_path: Path, chromium: Any) -> None:
     """The picture goes through the real clipboard, and a file that is no image is left out."""
     script = Script(DONE)
@@ -229,7 +229,7 @@ def test_images_are_pasted_and_dropped(tmp_path: Path, chromium: Any) -> None:
         assert not problems
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_key_is_asked_for_and_kept_until_the_tab_closes(tmp_path: Path, chromium: Any) -> None:
     with (
         hosted(tmp_path / "images", Script(ZOOM, DONE), key="s3cret") as there,

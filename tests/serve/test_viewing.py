@@ -238,7 +238,7 @@ def test_the_command_ends_at_ctrl_c(tmp_path: Path) -> None:
     assert (process.returncode, out, err) == (0, "", "")
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_run_under_way_in_a_browser(tmp_path: Path, chromium: Any) -> None:
     folder = tmp_path / ".work" / "rl-1"
     grown(folder, "trajectories.jsonl", *range(6))
@@ -264,7 +264,7 @@ def test_a_run_under_way_in_a_browser(tmp_path: Path, chromium: Any) -> None:
         assert not problems
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path, chromium: Any) -> None:
     from playwright.sync_api import expect
 
@@ -288,7 +288,7 @@ def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path, chromiu
         page.locator("details.card[open] pre", has_text="word31").wait_for(timeout=10_000)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_side_by_side_in_a_browser(tmp_path: Path, chromium: Any) -> None:
     images = ImageStore(tmp_path / "a" / "images")
     wrong = replace(rollout(images, 1), signals=Signals({"answer_correct": 0}))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import DATASET, DEMOS, RL, SFT, lines, run
-from tiny_generic import BUILD
+from tiny_generic import BUILD, ONE_OFTEN
 from transformers import AutoModelForImageTextToText
 
 from vtcli.families.table import open_family
@@ -21,7 +21,7 @@ THINKS = "internvl"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", BUILD)
+@pytest.mark.parametrize("kind", ONE_OFTEN)
 def test_it_is_trained_by_every_stage(tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     home, model = tmp_path / "artifacts", tmp_path / "model"
     family, limit = [f"model.family={kind}"], list[str]()

@@ -19,8 +19,8 @@ from vtcli.schema import Scored
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
 
-RECIPES = ("codevision", "pyvision_video")
-MORE = ("codev", "pyvision_image", "codedance", "mini_o3", "thyme")
+RECIPES = ("pyvision_video",)
+MORE = ("codevision", "codev", "pyvision_image", "codedance", "mini_o3", "thyme")
 """In the widest suite: their environments and stages are those of the others, and their rewards have tests. CodeV goes
 from data to its table in ``test_reproduce_runs``."""
 STAGES: dict[str, tuple[Any, Any]] = {

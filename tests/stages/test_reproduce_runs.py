@@ -28,7 +28,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "run", step)
 
 
-@pytest.mark.wide  # `make test-slow` has CodeV's
+@pytest.mark.wide(minutes=2.5)
 def test_toolsrl_goes_from_nothing_to_its_table_and_is_not_made_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,7 +51,7 @@ def test_toolsrl_goes_from_nothing_to_its_table_and_is_not_made_again(
     assert len(store.ls()) == len(names) + 4
 
 
-@pytest.mark.slow
+@pytest.mark.wide(minutes=2.5)
 def test_codev_asks_a_judge_and_stands_beside_the_printed_numbers(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,7 +73,7 @@ def test_a_turn_tells_the_weights_that_sampled_it(home: Path) -> None:
     assert max(line["mismatch_kl"] for line in lines(plain)) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.wide(minutes=1.5)
 def test_a_run_whose_engine_and_learner_sleep_is_the_same_bit_for_bit(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ def sizes(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", [0, pytest.param(1, marks=pytest.mark.wide)])
 def test_images_on_disk_stop_growing_and_a_resumed_run_is_the_same(
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -141,7 +141,7 @@ def test_images_on_disk_stop_growing_and_a_resumed_run_is_the_same(
     assert all(every.has(t.images) and not every.dropped(t.images) for t in found)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_images_and_logs_may_be_kept_in_another_way_from_a_resume_on(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def test_every_stage_makes_a_qwen3_vl_and_the_engines_agree(home: Path) -> None:
         assert line.get("logprob_gap_max", 0.0) < 1e-4
 
 
+@pytest.mark.wide(minutes=1)
 @pytest.mark.parametrize("model", ["tiny_qwen2", "tiny_qwen3_moe"])
 def test_its_relatives_are_trained_too(tmp_path: Path, model: str) -> None:
     home = tmp_path / "artifacts"

@@ -204,7 +204,7 @@ BUILD: Mapping[str, Callable[[Path, Iterable[Messages]], None]] = {
     "gemma3": gemma3,
     "llava_onevision": llava_onevision,
 }
-ONE_OFTEN = [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "internvl")) for kind in BUILD]
+ONE_OFTEN = [pytest.param(kind, marks=[pytest.mark.wide] * (kind != "internvl")) for kind in BUILD]
 """For tests that train: one type in every run of the suite, all in the slow one."""
 
 

@@ -14,7 +14,7 @@ from vtcli.errors import EngineError
 from vtcli.store.checkpoints import Checkpoints
 
 LAYOUTS = [
-    pytest.param({"zero_stage": 1}, marks=pytest.mark.slow),
+    pytest.param({"zero_stage": 1}, marks=pytest.mark.wide),
     pytest.param({"zero_stage": 2, "dtype": "bfloat16"}, marks=[pytest.mark.slow, pytest.mark.wide]),
     pytest.param({"zero_stage": 2, "dtype": "bfloat16", "offload": "optimizer"}, marks=pytest.mark.slow),
 ]

@@ -131,7 +131,7 @@ def test_merged_weights_are_pefts_own():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.wide), 3])
 def test_adapters_go_on_from_a_checkpoint_bit_for_bit(tmp_path, stage):
     pytest.importorskip("peft")
     through = learner(ADAPTED, zero_stage=stage)
