@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vtcli import judging
-from vtcli.algo.rows import make_row, summarise
 from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
 from vtcli.config.bounds import at_least, shares, within
@@ -60,6 +59,7 @@ from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with_rules
+from vtcli.statistics.rows import make_row, summarise
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore

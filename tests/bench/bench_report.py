@@ -13,10 +13,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from vtcli.algo.rows import make_row
 from vtcli.report import build, folder
 from vtcli.report.content import Evaluation, ReportData
 from vtcli.schema import Scored
+from vtcli.statistics.rows import make_row
 from vtcli.store import records
 from vtcli.store.images import ImageStore
 

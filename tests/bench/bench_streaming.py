@@ -30,7 +30,6 @@ import numpy as np
 import tiny_model
 from fakes import make_sample
 
-from vtcli.algo.metrics import bootstrap
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.families.table import open_family
@@ -39,6 +38,7 @@ from vtcli.rollout.loop import GroupRequest, Limits
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Trajectory, Verdict
+from vtcli.statistics.metrics import bootstrap
 
 PROMPTS, GROUP, TURNS = 8, 8, 3
 USUAL_S, TAIL_S, TAIL = 0.02, 1.0, 0.05

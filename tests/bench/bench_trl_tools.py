@@ -23,11 +23,11 @@ import bench_streaming as ours
 from bench_trl_sides import grpo_trainer
 from bench_trl_world import World
 
-from vtcli.algo.metrics import bootstrap
 from vtcli.engines.policies import Engine, Placement, open_policy
 from vtcli.rollout.loop import Limits
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
+from vtcli.statistics.metrics import bootstrap
 
 COUNT = ours.PROMPTS * ours.GROUP
 CHAT = """{% for m in messages %}<|im_start|>{{ m.role }}

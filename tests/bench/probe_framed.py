@@ -5,8 +5,8 @@ the others: ``python tests/bench/probe_framed.py artifacts/codev-report/v1 artif
 import sys
 from pathlib import Path
 
-from vtcli.algo.metrics import Comparison, Estimate, estimate, paired
 from vtcli.schema import Scored
+from vtcli.statistics.metrics import Comparison, Estimate, estimate, paired
 from vtcli.store import records
 
 Values = dict[str, float | None]  # by sample

@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from vtcli.algo.metrics import Comparison, Estimate, bootstrap, estimate, paired
-from vtcli.algo.rows import make_row
 from vtcli.rewards.codevision import ORIENTATION, play
 from vtcli.schema import Scored
+from vtcli.statistics.metrics import Comparison, Estimate, bootstrap, estimate, paired
+from vtcli.statistics.rows import make_row
 from vtcli.store import records
 
 Values = dict[str, float]  # by sample

@@ -6,8 +6,8 @@ Upright pages (30 %) need no tool; what a model can do without tools shows on th
 import sys
 from pathlib import Path
 
-from vtcli.algo.metrics import Estimate, estimate
 from vtcli.schema import Scored
+from vtcli.statistics.metrics import Estimate, estimate
 from vtcli.store import records
 
 

@@ -8,11 +8,11 @@ import pytest
 from benchmark_copies import shipped
 from fakes import make_sample, make_trajectory
 
-from vtcli.algo.metrics import mcnemar, wilson
 from vtcli.benchmarks import comparison
 from vtcli.benchmarks.comparison import FigurePair
 from vtcli.report import printing, side_by_side
 from vtcli.schema import Scored, Signals, Stop
+from vtcli.statistics.metrics import mcnemar, wilson
 
 VSTAR = shipped()["vstar"]
 

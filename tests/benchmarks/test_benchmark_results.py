@@ -11,13 +11,13 @@ from benchmark_copies import shipped
 from cases import each_case
 from fakes import make_sample, make_trajectory
 
-from vtcli.algo.metrics import wilson
 from vtcli.benchmarks import aggregates, results
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark, PublishedRow
 from vtcli.errors import InputError
 from vtcli.report import printing, published
 from vtcli.schema import Scored, Signals, Stop
+from vtcli.statistics.metrics import wilson
 
 SETTING = results.RunSetting("policy:v1", "Qwen2.5-VL-72B", "T 0, 1 a question, 6 turns")
 

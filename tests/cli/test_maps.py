@@ -12,8 +12,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 from typer.testing import CliRunner
 
-from vtcli.algo.metrics import Estimate
-from vtcli.algo.rows import Row
 from vtcli.cli.main import app
 from vtcli.cli.maps import grid, results
 from vtcli.cli.reproduction import runs
@@ -22,6 +20,8 @@ from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
 from vtcli.report.content import Evaluation
+from vtcli.statistics.metrics import Estimate
+from vtcli.statistics.rows import Row
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.removal import remove
 

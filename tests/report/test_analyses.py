@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from fakes import make_sample, make_scored, make_trajectory
 
-from vtcli.algo.buckets import macro, quantile_groups
-from vtcli.algo.rows import Row, make_row, over_questions
 from vtcli.report import analyses, tables
 from vtcli.report.content import Evaluation
 from vtcli.report.printing import Cell, Table
 from vtcli.schema import CallResult, Completion, EnvTurn, Observation, PolicyTurn, Stop
+from vtcli.statistics.buckets import macro, quantile_groups
+from vtcli.statistics.rows import Row, make_row, over_questions
 from vtcli.store.images import ImageStore
 
 ZOOM = ("image_zoom_in_tool", {"bbox_2d": [10, 20, 70, 80]})

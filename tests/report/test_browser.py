@@ -10,12 +10,12 @@ from benchmark_copies import shipped
 from browser import opened, unreadable
 from fakes import make_sample, make_scored, make_trajectory
 
-from vtcli.algo.metrics import wilson
-from vtcli.algo.rows import make_row
 from vtcli.benchmarks.results import BenchmarkFigure, BenchmarkResult, RunSetting
 from vtcli.report import build, pages, published
 from vtcli.report.content import Evaluation, ReportData
 from vtcli.report.tables import HEADLINES
+from vtcli.statistics.metrics import wilson
+from vtcli.statistics.rows import make_row
 from vtcli.store.images import ImageStore
 
 EVIL = '</pre><script>alert("x")</script><img src="x.png" onerror=alert(1)>'

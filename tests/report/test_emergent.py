@@ -9,11 +9,11 @@ import pytest
 from cases import each_case
 from fakes import make_pixels
 
-from vtcli.algo.rows import Row
 from vtcli.families.calls import format_call
 from vtcli.filters.facts import DemoSignals
 from vtcli.report import emergent
 from vtcli.report.content import Evaluation
+from vtcli.statistics.rows import Row
 from vtcli.store import records
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import encode_png

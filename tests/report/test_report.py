@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from fakes import make_pixels, make_sample, make_scored, make_trajectory
 
-from vtcli.algo.metrics import Comparison, Estimate
-from vtcli.algo.rows import Row, make_row
 from vtcli.report import build, cells, content, folder, pages, plots, printing, tables
 from vtcli.report.content import Curve, Evaluation, ReportData
 from vtcli.schema import Scored, Stop
+from vtcli.statistics.metrics import Comparison, Estimate
+from vtcli.statistics.rows import Row, make_row
 from vtcli.store.images import ImageStore
 
 EVIL = '</pre><script>alert("x")</script><img src="http://evil.example/a.png" onerror=alert(1)>&lt;'

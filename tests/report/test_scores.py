@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vtcli.algo.metrics import wilson
 from vtcli.report import scores
 from vtcli.schema import Signals, Verdict
 from vtcli.scoring.stored import Facts, Score
+from vtcli.statistics.metrics import wilson
 
 
 def test_right_and_wrong_answers_have_the_interval_of_a_share() -> None:

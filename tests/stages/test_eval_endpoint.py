@@ -13,7 +13,6 @@ from fakes import ALL_TOOLS, make_pixels, native_card
 from judge_server import Body, JudgeServer, Reaction
 
 from stages import eval as stage
-from vtcli.algo.rows import Row
 from vtcli.engines.openai.baseline import Baseline
 from vtcli.engines.openai.chat import ChatMessage
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Price
@@ -25,6 +24,7 @@ from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Stop
 from vtcli.signals import answer, usage
 from vtcli.signals import format as format_rule
+from vtcli.statistics.rows import Row
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, encode_png

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vtcli.algo.clusters import Statistic
-from vtcli.algo.metrics import Floats
 from vtcli.errors import InputError
 from vtcli.schema import Json
 from vtcli.signals.scorers import yes_no as readings
+from vtcli.statistics.clusters import Statistic
+from vtcli.statistics.metrics import Floats
 
 
 @dataclass(frozen=True, slots=True)

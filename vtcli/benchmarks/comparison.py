@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vtcli.algo.clusters import METHOD, cluster_sums, interval, with_terms
-from vtcli.algo.metrics import Floats, paired
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.results import JUDGED, BenchmarkFigure, answered, figures_of, graded
 from vtcli.schema import Scored
+from vtcli.statistics.clusters import METHOD, cluster_sums, interval, with_terms
+from vtcli.statistics.metrics import Floats, paired
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vtcli.algo.clusters import cluster_sums, interval, with_terms
-from vtcli.algo.metrics import Estimate, wilson
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer, mean
 from vtcli.benchmarks.benchmark import Benchmark, PublishedRow
 from vtcli.errors import VtcliError
 from vtcli.schema import Json, Scored, Stop
 from vtcli.signals.rules import report_error
 from vtcli.signals.scorers.grade import NOTHING, Grade
+from vtcli.statistics.clusters import cluster_sums, interval, with_terms
+from vtcli.statistics.metrics import Estimate, wilson
 
 JUDGED = "judged"
 """The measure by the run's judge, beside the scorers'."""

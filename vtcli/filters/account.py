@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vtcli.algo.metrics import wilson
 from vtcli.filters.applying import EXAMPLES, HASHED, MEASURED, PLAIN, Subset
 from vtcli.filters.facts import ImageHashes, Match, PassRate, PassRates, Reason, RowFacts
 from vtcli.filters.judge_meter import FACT, JudgeMeter
+from vtcli.statistics.metrics import wilson
 from vtcli.store import codec, disk
 
 RATES = {MEASURED: "pass_rate", PLAIN: "pass_rate_without_tools"}

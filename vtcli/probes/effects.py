@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vtcli.algo.agreement import Agreement, RatedItem, agree
-from vtcli.algo.clusters import interval
-from vtcli.algo.metrics import Estimate, Floats, bootstrap, estimate, paired
 from vtcli.probes.causal import ORIGINAL, Continuation
 from vtcli.probes.pictures import CONDITIONS
+from vtcli.statistics.agreement import Agreement, RatedItem, agree
+from vtcli.statistics.clusters import interval
+from vtcli.statistics.metrics import Estimate, Floats, bootstrap, estimate, paired
 
 STORED = "stored"
 NOT_LOST = (STORED, "true_evidence")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from vtcli.algo.buckets import macro, quantile_groups
-from vtcli.algo.repeats import majority_at, pass_all, pass_at, sizes
-from vtcli.algo.rows import Row, over_questions
 from vtcli.report.cells import EMPTY, estimate_cell
 from vtcli.report.content import Evaluation
 from vtcli.report.printing import Cell, Table
 from vtcli.schema import Stop
+from vtcli.statistics.buckets import macro, quantile_groups
+from vtcli.statistics.repeats import majority_at, pass_all, pass_at, sizes
+from vtcli.statistics.rows import Row, over_questions
 
 MOST_CALLS = 10
 """The last column of the histogram holds this number of calls and more."""

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from vtcli.algo.rows import pick
 from vtcli.protocols import Images
 from vtcli.report import pages, plots, tables, templates, viewer
 from vtcli.report.content import ReportData
 from vtcli.report.printing import Table, to_markdown
 from vtcli.schema import Scored
+from vtcli.statistics.rows import pick
 from vtcli.store import disk
 from vtcli.store.images import ImageStore, image_file
 

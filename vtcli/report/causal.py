@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vtcli.algo.metrics import Estimate
 from vtcli.probes.effects import CausalResult, ConditionEffect
 from vtcli.report.cells import EMPTY, estimate_cell
 from vtcli.report.printing import Cell, Table
+from vtcli.statistics.metrics import Estimate
 
 CONDITION_COLUMNS = ("task", "picture", "model", "trajectories", "accuracy", "original − this", "rests on it")
 AGREEMENT_COLUMNS = ("task", "model", "right answers", "both", "judge only", "probe only", "neither", "agree", "kappa")

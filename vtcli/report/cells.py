@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.report.printing import Cell
+from vtcli.statistics.metrics import Comparison, Estimate
 
 EMPTY = Cell("–", hint="not measured")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vtcli.algo.rows import Row
 from vtcli.schema import Scored, Stop
+from vtcli.statistics.rows import Row
 
 if TYPE_CHECKING:
     from vtcli.report.printing import Table

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from vtcli.algo.metrics import estimate
-from vtcli.algo.rows import over_questions
 from vtcli.families.calls import parse_calls
 from vtcli.filters.facts import DemoSignals
 from vtcli.filters.reading import TAUGHT_FILE
@@ -25,6 +23,8 @@ from vtcli.report.analyses import whole
 from vtcli.report.cells import EMPTY, estimate_cell
 from vtcli.report.content import Evaluation
 from vtcli.report.printing import Cell, Table
+from vtcli.statistics.metrics import estimate
+from vtcli.statistics.rows import over_questions
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore, Lineage
 

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vtcli.algo.rows import Row, Summary, compare
 from vtcli.errors import InputError
 from vtcli.probes import effects
 from vtcli.probes.causal import Continuation
 from vtcli.report.content import Evaluation, Training, read_training
 from vtcli.report.tables import HEADLINES, summaries_of
 from vtcli.schema import Scored, Trajectory
+from vtcli.statistics.rows import Row, Summary, compare
 from vtcli.store import codec, disk, records
 from vtcli.store.images import SAMPLED, ImageStore
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vtcli.algo.rows import calls_by_tool
 from vtcli.report.content import outcome
 from vtcli.report.tables import short
 from vtcli.schema import Scored
+from vtcli.statistics.rows import calls_by_tool
 
 SEARCHED = 2000
 """Characters of the policy's text that a search looks through, besides question, answers and id."""

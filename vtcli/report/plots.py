@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from markupsafe import Markup, escape
 
-from vtcli.algo.metrics import Estimate
 from vtcli.report.content import Curve, CurvePhase
+from vtcli.statistics.metrics import Estimate
 
 WIDTH, HEIGHT = 340, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 26, 26

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vtcli.algo.metrics import Estimate
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.results import ORACLE, BenchmarkResult, beside, differs
 from vtcli.report.printing import Cell, Table
+from vtcli.statistics.metrics import Estimate
 
 COLUMNS = ("benchmark", "figure", "score", "ours, %", "printed, %", "where", "what differs (ours / theirs)")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from vtcli.algo.metrics import Estimate, estimate
 from vtcli.report import templates
 from vtcli.report.cells import EMPTY, estimate_cell, number
 from vtcli.report.printing import Cell, Table
 from vtcli.scoring.agreement import JudgeComparison, SignalAgreement
 from vtcli.scoring.matrix import Matrix, Pair, RecipeTotals
 from vtcli.scoring.stored import Score
+from vtcli.statistics.metrics import Estimate, estimate
 
 
 def summary(scores: Sequence[Score], seed: int) -> list[Table]:

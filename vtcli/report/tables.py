@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from vtcli.algo.metrics import holm
-from vtcli.algo.rows import Summary, compare, pick, summarise
 from vtcli.report import analyses
 from vtcli.report.cells import comparison_cell, estimate_cell, p_text
 from vtcli.report.content import Evaluation
 from vtcli.report.printing import Cell, Table, print_all
+from vtcli.statistics.metrics import holm
+from vtcli.statistics.rows import Summary, compare, pick, summarise
 
 HEADLINES = (
     ("accuracy", "answer", "accuracy"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from vtcli.algo.buckets import macro
-from vtcli.algo.metrics import Estimate
 from vtcli.benchmarks.aggregates import GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.results import BenchmarkResult, answered, graded
@@ -13,6 +11,8 @@ from vtcli.report.cells import EMPTY
 from vtcli.report.printing import Cell, Table
 from vtcli.report.published import percent
 from vtcli.report.side_by_side import BenchmarkRun
+from vtcli.statistics.buckets import macro
+from vtcli.statistics.metrics import Estimate
 
 UPRIGHT = "upright"
 ORIENTATIONS: Mapping[str, str] = {

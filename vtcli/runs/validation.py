@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-from vtcli.algo.metrics import estimate
 from vtcli.algo.monitor import describe
 from vtcli.config.bounds import OutOfBounds, at_least, within
 from vtcli.engines.phases import Phases
@@ -32,6 +31,7 @@ from vtcli.runs.benchmark_questions import Drawing
 from vtcli.runs.run import StageRun
 from vtcli.schema import Credit, Group, Sample, Trajectory
 from vtcli.signals.measuring import unjudged_share
+from vtcli.statistics.metrics import estimate
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact
 from vtcli.store.checkpoints import VALIDATED, Interval

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vtcli.algo.agreement import Agreement, RatedItem, agree
 from vtcli.errors import InputError
 from vtcli.schema import Signals
 from vtcli.scoring.stored import Facts
+from vtcli.statistics.agreement import Agreement, RatedItem, agree
 
 COMPARED = ("evidence", "answer_score", "consistency")
 """Signals of judges: of every tool step, of the answer, of the reasoning."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtcli.algo.ranks import Correlation, common, correlate, disagreements
 from vtcli.errors import ConfigError
 from vtcli.scoring.stored import Facts, Score
+from vtcli.statistics.ranks import Correlation, common, correlate, disagreements
 from vtcli.store import codec, disk
 
 FACTS = ("id", "sample", "task", "form")

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from vtcli.algo.rows import MEASURES
 from vtcli.cli.pipeline import SHIPPED, TINY
 from vtcli.cli.reproduction.graph import PaperCommand
 from vtcli.cli.reproduction.rows import first_truth
@@ -23,6 +22,7 @@ from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError
+from vtcli.statistics.rows import MEASURES
 
 AxisValue = int | float | str
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vtcli.algo.metrics import Comparison, Estimate
-from vtcli.algo.rows import COUNTS, Row, compare, pick, summarise
 from vtcli.cli.maps.grid import BEFORE, AxisValue, Map, MapPlan
 from vtcli.errors import InputError
 from vtcli.probes import effects
 from vtcli.probes.causal import Continuation
 from vtcli.report.folder import load_series
+from vtcli.statistics.metrics import Comparison, Estimate
+from vtcli.statistics.rows import COUNTS, Row, compare, pick, summarise
 from vtcli.store import records
 from vtcli.store.artifacts import ArtifactStore
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.algo import repeats
+from vtcli.statistics import repeats
 
 
 def test_any_and_all_of_k_by_hand() -> None:

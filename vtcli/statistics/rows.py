@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from vtcli.algo.metrics import Comparison, Estimate, bootstrap, estimate, paired
 from vtcli.schema import ImageRef, Scored, Stop, Trajectory
 from vtcli.signals import code
+from vtcli.statistics.metrics import Comparison, Estimate, bootstrap, estimate, paired
 
 MEASURES = (
     "accuracy",
@@ -119,7 +119,11 @@ def make_row(scored: Scored, tool_global: float | None, image_tokens: Callable[[
     t, values, verdict = scored.trajectory, scored.signals.values, scored.verdict
     orientation, difficulty = (_label(t.sample.truth.get(key)) for key in ("transform", "difficulty"))
     row = Row(
-        *(t.sample.id, t.sample.task, t.sample.form, t.seed, str(t.stop)),
+        sample=t.sample.id,
+        task=t.sample.task,
+        form=t.sample.form,
+        seed=t.seed,
+        stop=str(t.stop),
         orientation=orientation,
         difficulty=difficulty,
     )

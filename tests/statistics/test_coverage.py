@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 from cases import each_case
 
-from vtcli.algo.buckets import macro
-from vtcli.algo.clusters import cluster_sums, interval
-from vtcli.algo.metrics import Floats, bootstrap, wilson
+from vtcli.statistics.buckets import macro
+from vtcli.statistics.clusters import cluster_sums, interval
+from vtcli.statistics.metrics import Floats, bootstrap, wilson
 
 REPEATS = 400
 

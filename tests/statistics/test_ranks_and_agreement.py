@@ -8,10 +8,10 @@ import pytest
 from cases import each_case
 from scipy import stats
 
-from vtcli.algo.agreement import RatedItem, agree
-from vtcli.algo.buckets import macro
-from vtcli.algo.clusters import cluster_sums, interval
-from vtcli.algo.ranks import correlate, disagreements
+from vtcli.statistics.agreement import RatedItem, agree
+from vtcli.statistics.buckets import macro
+from vtcli.statistics.clusters import cluster_sums, interval
+from vtcli.statistics.ranks import correlate, disagreements
 
 
 def test_correlations_worked_by_hand() -> None:

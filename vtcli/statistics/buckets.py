@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vtcli.algo.clusters import METHOD, cluster_sums, interval
-from vtcli.algo.metrics import Estimate, Floats
+from vtcli.statistics.clusters import METHOD, cluster_sums, interval
+from vtcli.statistics.metrics import Estimate, Floats
 
 
 def quantile_groups(values: Sequence[float], count: int = 4) -> list[tuple[float, float, list[int]]]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from vtcli.algo.metrics import CONFIDENCE, RESAMPLES, Floats, flat
+from vtcli.statistics.metrics import CONFIDENCE, RESAMPLES, Floats, flat
 
 METHOD = "bootstrap of questions"
 BATCH = 200  # resamples at a time: 10 000 clusters are 16 MB

@@ -8,8 +8,8 @@ from typing import cast
 
 import numpy as np
 
-from vtcli.algo.clusters import cluster_sums, interval
-from vtcli.algo.metrics import Floats
+from vtcli.statistics.clusters import cluster_sums, interval
+from vtcli.statistics.metrics import Floats
 
 
 @dataclass(frozen=True, slots=True)

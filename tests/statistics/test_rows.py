@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fakes import make_sample, make_scored, make_trajectory
 
-from vtcli.algo import rows
 from vtcli.schema import Call, CallResult, Completion, EnvTurn, Observation, PolicyTurn, Stop
+from vtcli.statistics import rows
 from vtcli.store.images import ImageStore
 
 ZOOM = ("image_zoom_in_tool", {"bbox_2d": [10, 20, 70, 80]})

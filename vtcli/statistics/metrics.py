@@ -182,8 +182,8 @@ def sign_flip(differences: Sequence[float], seed: int) -> SignFlip:
     0.05, so test and interval agree. A pattern is as extreme as the observation where the mean of its flipped, or of
     its kept, differences lies beyond θ (Hartigan 1969). So the ends are quantiles of such means.
 
-    Simulated coverage is 0.93 to 0.98 (tests/algo/test_metrics.py). Rare differences of one sign lower it: 0.91 where 6
-    of 120 are expected, 0.78 for 3.
+    Simulated coverage is 0.93 to 0.98 (tests/statistics/test_metrics.py). Rare differences of one sign lower it: 0.91
+    where 6 of 120 are expected, 0.78 for 3.
 
     Up to 14 differences all 2**n patterns are used. Above, patterns are drawn. Zeros do not count in p, so p stays
     exact for up to 14 others, and is (hits + 1) / (draws + 1) otherwise.
@@ -257,13 +257,22 @@ def paired(
     if not ids:
         return None
     x, y = [old[k] for k in ids], [new[k] for k in ids]
-    only = len(old) - len(ids), len(new) - len(ids)
-    difference = float(np.mean(y) - np.mean(x))
     if share and all(v in (0.0, 1.0) for v in x + y):
         p, low, high = mcnemar(x, y)
-        return Comparison(difference, low, high, len(ids), "exact McNemar, Newcombe interval", None, p, *only)
-    found = sign_flip([b - a for a, b in zip(x, y, strict=True)], seed)
-    return Comparison(difference, found.low, found.high, len(ids), found.method, found.seed, found.p, *only)
+        test = SignFlip(p, low, high, "exact McNemar, Newcombe interval", None)
+    else:
+        test = sign_flip([b - a for a, b in zip(x, y, strict=True)], seed)
+    return Comparison(
+        value=float(np.mean(y) - np.mean(x)),
+        low=test.low,
+        high=test.high,
+        n=len(ids),
+        method=test.method,
+        seed=test.seed,
+        p=test.p,
+        only_before=len(old) - len(ids),
+        only_after=len(new) - len(ids),
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

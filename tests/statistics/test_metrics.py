@@ -10,7 +10,7 @@ from cases import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.algo import metrics
+from vtcli.statistics import metrics
 
 
 def test_wilson_matches_a_published_interval() -> None:

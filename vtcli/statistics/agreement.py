@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vtcli.algo.clusters import METHOD, Statistic, cluster_sums, interval
-from vtcli.algo.metrics import Estimate, Floats
+from vtcli.statistics.clusters import METHOD, Statistic, cluster_sums, interval
+from vtcli.statistics.metrics import Estimate, Floats
 
 MAX_LEVELS = 6
 """Scores of more levels are split in two: below ``THRESHOLD``, and from it up."""
