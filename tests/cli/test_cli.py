@@ -159,9 +159,15 @@ main()
 
 
 def stage_program(body: str, folder: Path) -> list[str]:
-    """A program that is ``vtcli synth`` with a stage that does ``body``."""
+    """A program that is ``vtcli synth`` with a stage that does ``body``, in a process that starts as a user's does."""
     (folder / "program.py").write_text(STUB.replace("BODY", body))
     return [sys.executable, "program.py"]
+
+
+def stage(body: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The same to its end, in a process that begins with its imports."""
+    stage_program(body, folder)
+    return forked.done("program.py", [*words], folder, PYTHONPATH=str(folder))
 
 
 def test_a_defect_keeps_its_traceback_and_exits_with_1(tmp_path: Path) -> None:
@@ -176,8 +182,7 @@ def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> 
     own = tmp_path / "vtcli_rewards" / "own.py"  # a folder whose name begins as ours
     own.parent.mkdir()
     own.write_text("def rewarded(group):\n    return 1 / 0\n")
-    command = stage_program("from vtcli_rewards import own; own.rewarded([])", tmp_path)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = stage("from vtcli_rewards import own; own.rewarded([])", tmp_path)
     assert done.returncode == 2 and "defect" not in done.stderr
     assert f'File "{own}", line 2, in rewarded' in done.stderr and "vtcli/cli" not in done.stderr
     assert f"error: rewarded in {own} raised ZeroDivisionError: division by zero" in done.stderr
@@ -207,8 +212,7 @@ def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> 
 def test_trouble_of_the_users_inside_a_stage_exits_with_2(body: str, words: str, tmp_path: Path) -> None:
     if "/proc" in body and os.geteuid() == 0:
         body = "import errno; raise PermissionError(errno.EACCES, 'Permission denied', 'x')"
-    command = stage_program(body, tmp_path)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = stage(body, tmp_path)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -291,9 +295,8 @@ def test_a_request_to_end_while_python_closes_changes_nothing(number: int, tmp_p
 
 def test_what_a_stage_made_is_printed_for_scripts(tmp_path: Path) -> None:
     body = "return types.SimpleNamespace(ref=f'charts:v{config.seed}', path='artifacts/charts/v4')"
-    command = [*stage_program(body, tmp_path), "seed=4"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "charts:v4\tartifacts/charts/v4\n"
+    done = stage(body, tmp_path, "seed=4")
+    assert done.stdout == "charts:v4\tartifacts/charts/v4\n", done.stderr
 
 
 @pytest.mark.parametrize("noise", ["print('a'); import os; os.system('echo b')", "import deepspeed"])

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 
 from vtcli.cli.findings import _mlflow
@@ -39,19 +40,20 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, str]]]:
     """A home whose database two processes made at the same time, and what each of them said."""
-    home = tmp_path_factory.mktemp("home")
+    home, folder = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("starters")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    program = folder / "starter.py"
+    program.write_text(STARTER)
+    streams = [(folder / f"output{number}", folder / f"errors{number}") for number in range(2)]
     starters = [
-        subprocess.Popen(
-            [sys.executable, "-c", STARTER, str(home), f"run{number}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        forked.start(str(program), [str(home), f"run{number}"], environment, folder, *streams[number])
         for number in range(2)
     ]
-    return home, [process.communicate(timeout=120) for process in starters]
+    for starter in starters:
+        starter.join(120)
+        starter.kill()
+        starter.join()
+    return home, [(output.read_text(), errors.read_text()) for output, errors in streams]
 
 
 def client(home: Path):
@@ -193,8 +195,9 @@ track.mlflow(track.Context(Path(sys.argv[1]), "rl", "p"))
 
 
 def test_a_database_whose_making_was_killed_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=300)
-    assert done.returncode == -9 and any(tmp_path.glob(".mlflow.db.*"))
+    (tmp_path / "killed.py").write_text(KILLED)
+    done = forked.done(str(tmp_path / "killed.py"), [str(tmp_path)], tmp_path)
+    assert done.returncode == -9 and any(tmp_path.glob(".mlflow.db.*")), done.stderr
     assert not (tmp_path / "mlflow.db").exists()
     tracker = track.mlflow(track.Context(tmp_path, "rl", "p"))
     tracker.close()
@@ -210,7 +213,8 @@ def test_a_broken_database_is_named_with_its_file(tmp_path: Path, caplog: pytest
         tables.commit()
     assert track.mlflow(track.Context(tmp_path, "rl", "p")).run_id is None
     assert f"mv {file} " in caplog.text
-    assert str(file) in _mlflow(tmp_path).found and _mlflow(tmp_path).state == "broken"
+    finding = _mlflow(tmp_path)
+    assert str(file) in finding.found and finding.state == "broken"
 
 
 def test_a_failure_in_the_middle_is_survived(started, caplog: pytest.LogCaptureFixture) -> None:
