@@ -8,11 +8,22 @@ from collections.abc import Iterator
 import pytest
 from browser import chromium  # noqa: F401  a fixture
 from hypothesis import HealthCheck, settings
+from sandbox_world import World
+
+from vtcli.sandbox.host.pool import PoolConfig
 
 settings.register_profile(
     "shared", settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("shared")
+
+
+@pytest.fixture(scope="session")
+def strongest() -> Iterator[World]:
+    """A pool as users get it, for every test that does not end it: its template's imports cost 4 s of CPU time."""
+    made = World(PoolConfig(active=2, live=64))
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True, scope="module")

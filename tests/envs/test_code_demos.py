@@ -14,6 +14,7 @@ import tiny_model
 import yaml
 from fakes import code_card, env_card, make_pixels, make_sample, sure
 from qwen_views import sizing
+from sandbox_world import World
 
 from vtcli.cli.maps import grid
 from vtcli.config.binding import bind
@@ -28,7 +29,7 @@ from vtcli.envs.demonstrate import DemonstrationSetup, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
-from vtcli.sandbox.host.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool
 from vtcli.schema import EnvTurn, Stop, Trajectory
 from vtcli.signals import answer, boxes, code, measure_all, orientation, usage
 from vtcli.store.images import ImageStore
@@ -71,25 +72,22 @@ async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory) -> dict[str, Any]:
+def played(tmp_path_factory, strongest: World) -> dict[str, Any]:
     """Everything that needs the sandbox, over one pool: best scripts, demonstrations twice, single acts."""
     images = ImageStore(tmp_path_factory.mktemp("images"), sizing(10000, 12600))
 
-    async def run() -> dict[str, Any]:
-        async with await Pool.start(PoolConfig()) as pool:
-            cases = [(name, task, i) for name, task in TASKS for i in ITEMS]
-            demos = [(name, task, kind, i) for name, task in TASKS for kind in ("answer", "perceive") for i in (0, 1)]
-            stumbles = [(name, seed) for name in STUMBLE for seed in (0, 1)]
-            acts = [(name, act) for name in ("codev", "codevision", "thyme") for act in ACTS]
-            return {
-                "best": dict(zip(cases, await asyncio.gather(*(best(pool, images, *c) for c in cases)), strict=True)),
-                "once": await asyncio.gather(*(mixed(pool, *d) for d in demos)),
-                "stumbles": dict(
-                    zip(stumbles, await asyncio.gather(*(stumble(pool, *s) for s in stumbles)), strict=True)
-                ),
-                "again": await asyncio.gather(*(mixed(pool, *d) for d in reversed(demos))),
-                "acts": dict(zip(acts, await asyncio.gather(*(single(pool, *a) for a in acts)), strict=True)),
-            }
+    async def run(pool: Pool) -> dict[str, Any]:
+        cases = [(name, task, i) for name, task in TASKS for i in ITEMS]
+        demos = [(name, task, kind, i) for name, task in TASKS for kind in ("answer", "perceive") for i in (0, 1)]
+        stumbles = [(name, seed) for name in STUMBLE for seed in (0, 1)]
+        acts = [(name, act) for name in ("codev", "codevision", "thyme") for act in ACTS]
+        return {
+            "best": dict(zip(cases, await asyncio.gather(*(best(pool, images, *c) for c in cases)), strict=True)),
+            "once": await asyncio.gather(*(mixed(pool, *d) for d in demos)),
+            "stumbles": dict(zip(stumbles, await asyncio.gather(*(stumble(pool, *s) for s in stumbles)), strict=True)),
+            "again": await asyncio.gather(*(mixed(pool, *d) for d in reversed(demos))),
+            "acts": dict(zip(acts, await asyncio.gather(*(single(pool, *a) for a in acts)), strict=True)),
+        }
 
     async def stumble(pool: Pool, name: str, seed: int) -> Any:
         sample = make_sample(images, pixels=make_pixels(1, 112, 98))
@@ -112,7 +110,7 @@ def played(tmp_path_factory) -> dict[str, Any]:
         found = await sure(found, images, pool.verify)
         return [(images.full(ref), ref.transform) for ref in found.images[1:]], seen.text
 
-    return asyncio.run(asyncio.wait_for(run(), 300))
+    return strongest.do(run(strongest.pool))
 
 
 @pytest.mark.parametrize(("name", "task"), TASKS)

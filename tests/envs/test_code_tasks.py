@@ -12,6 +12,7 @@ import pytest
 import tiny_model
 from fakes import code_card, env_card, make_sample
 from qwen_views import sizing
+from sandbox_world import World
 
 from vtcli.data.generators import dots, moving
 from vtcli.data.generators.item import Item, stream
@@ -24,7 +25,7 @@ from vtcli.envs.produce import Chunk, produce
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
-from vtcli.sandbox.host.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.signals import answer, frames
 from vtcli.store import records
@@ -57,11 +58,11 @@ def dataset(folder: Path, task: str) -> SampleSet:
 Plays = dict[str, tuple[list[Trajectory], list[DemoEpisode]]]
 
 
-async def play_all(folder: Path) -> Plays:
+async def play_all(folder: Path, pool: Pool) -> Plays:
     """Per task the oracle's rollouts of its samples, and a demonstration of each kind; over one pool."""
     chat, store = tiny_model.chat(), tiny_model.store()
 
-    async def play(pool: Pool, task: str, sample: Sample) -> Trajectory:
+    async def play(task: str, sample: Sample) -> Trajectory:
         card = code_card(CARDS[task])
         env = open_env(sample, protocol=card, runner=pool, images=store, style="compact")
         return await rollout(
@@ -73,19 +74,18 @@ async def play_all(folder: Path) -> Plays:
         )
 
     done: Plays = {}
-    async with await Pool.start(PoolConfig()) as pool:
-        for task, card in CARDS.items():
-            samples = dataset(folder / task, task)
-            setting = DemonstrationSetup(env_card(card), PERFECT, PROMPT, sizing(10_000, 12_600))
-            rng = stream(0, task, "demo-train", 0, purpose=1)
-            shown = [await demonstrate(made(task, 0), kind, rng, setting, pool) for kind in ("answer", "perceive")]
-            done[task] = list(await asyncio.gather(*(play(pool, task, samples.load(i)) for i in range(ITEMS)))), shown
+    for task, card in CARDS.items():
+        samples = dataset(folder / task, task)
+        setting = DemonstrationSetup(env_card(card), PERFECT, PROMPT, sizing(10_000, 12_600))
+        rng = stream(0, task, "demo-train", 0, purpose=1)
+        shown = [await demonstrate(made(task, 0), kind, rng, setting, pool) for kind in ("answer", "perceive")]
+        done[task] = list(await asyncio.gather(*(play(task, samples.load(i)) for i in range(ITEMS)))), shown
     return done
 
 
 @pytest.fixture(scope="module")
-def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
-    return asyncio.run(asyncio.wait_for(play_all(tmp_path_factory.mktemp("tasks")), 200))
+def plays(tmp_path_factory: pytest.TempPathFactory, strongest: World) -> Plays:
+    return strongest.do(play_all(tmp_path_factory.mktemp("tasks"), strongest.pool))
 
 
 @pytest.fixture(scope="module")

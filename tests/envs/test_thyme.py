@@ -10,6 +10,7 @@ import pytest
 import tiny_model
 from fakes import FakeRunner, code_card, env_card, make_run, make_sample, make_scored, make_trajectory, sure, tagged
 from qwen_views import sizing
+from sandbox_world import World
 
 from vtcli.config import compose
 from vtcli.config.binding import bind
@@ -19,7 +20,6 @@ from vtcli.envs.code import open_env
 from vtcli.protocols import Sampling, TemperatureSpan
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.rollout.spans import SpanReader
-from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Group, Signals, Stop
 from vtcli.signals import answer, boxes, measure_all
 from vtcli.signals.format import measure as form
@@ -123,20 +123,20 @@ def test_a_laptop_trains_by_the_same_method() -> None:
     assert paper["phases"][0]["reward"] == tiny["phases"][0]["reward"]
 
 
-def test_the_oracle_finds_the_tag_by_code(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_oracle_finds_the_tag_by_code(tmp_path_factory: pytest.TempPathFactory, strongest: World) -> None:
     images = ImageStore(tmp_path_factory.mktemp("images"), sizing(10000, 12600))
     item = zoom.generate(0, 0, "test", zoom.ZoomSize(width=672, height=672, tags=1, hatchings=("across", "down")))
     sample = item.sample("answer", "test", (images.add(item.pixels),))
     chat, limits = tiny_model.chat(), Limits(3, 20_000, 2000, 6)
 
     async def play() -> Any:
-        async with await Pool.start(PoolConfig()) as pool:
-            world = partial(open_env, protocol=code_card("thyme"), runner=pool, images=images)
-            policy = oracle(chat, images, 0, env_card("thyme"), sample)
-            found = await rollout(RolloutRequest(sample, 0), policy, chat, world, limits)
-            return await sure(found, images, pool.verify)
+        pool = strongest.pool
+        world = partial(open_env, protocol=code_card("thyme"), runner=pool, images=images)
+        policy = oracle(chat, images, 0, env_card("thyme"), sample)
+        found = await rollout(RolloutRequest(sample, 0), policy, chat, world, limits)
+        return await sure(found, images, pool.verify)
 
-    found = asyncio.run(asyncio.wait_for(play(), 120))
+    found = strongest.do(play())
     assert found.stop is Stop.ANSWERED, found.error
     values = asyncio.run(measure_all(found, (answer.measure, boxes.measure, form))).values
     assert values["format_thyme"]  # one thought around all code, then the answer

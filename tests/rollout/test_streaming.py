@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny_model
 from fakes import code_card, make_sample, tagged
+from sandbox_world import World as Sandbox
 
 from vtcli.engines.hf import HfPolicy
 from vtcli.envs.code import open_env
@@ -20,7 +21,6 @@ from vtcli.rollout.admission import Admission
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import GroupRequest, Limits
 from vtcli.rollout.stream import Stream, StreamResult
-from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Stop, Trajectory, Verdict
 
 LIMITS = Limits(max_tokens=500, max_turn_tokens=12, max_turns=3)
@@ -216,7 +216,7 @@ def test_requests_that_are_given_up_leave_the_engine_and_it_takes_new_weights() 
     policy.close()
 
 
-def test_a_run_of_code_that_is_cancelled_leaves_no_episode() -> None:
+def test_a_run_of_code_that_is_cancelled_leaves_no_episode(strongest: Sandbox) -> None:
     class Coder(Seeded):
         async def complete(self, request: Request) -> Completion:
             ids = tiny_model.chat().encode_turn(tagged("while True: pass") if self.asked else "Look")
@@ -224,24 +224,25 @@ def test_a_run_of_code_that_is_cancelled_leaves_no_episode() -> None:
             return Completion(ids, (-0.5,) * len(ids), "stop")
 
     async def run() -> None:
-        async with await Pool.start(PoolConfig()) as pool:
+        pool = strongest.pool
+        await strongest.empty()
+        before = pool.stats.opened
 
-            def opened(sample: Sample) -> Any:
-                return open_env(sample, protocol=code_card("codev"), runner=pool, images=tiny_model.store())
+        def opened(sample: Sample) -> Any:
+            return open_env(sample, protocol=code_card("codev"), runner=pool, images=tiny_model.store())
 
-            limits = Limits(max_tokens=20_000, max_turn_tokens=4000)
-            shared = Stream(Coder(), tiny_model.chat(), opened, limits, nothing)
-            running = asyncio.ensure_future(shared(groups("endless"), equal))
-            async with asyncio.timeout(60):
-                while pool.stats.opened == 0:  # one of two members runs its code
-                    await asyncio.sleep(0.01)
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-                assert not pool._episodes
-                while pool.stats.live:  # its processes end, too
-                    await asyncio.sleep(0.01)
+        limits = Limits(max_tokens=20_000, max_turn_tokens=4000)
+        shared = Stream(Coder(), tiny_model.chat(), opened, limits, nothing)
+        running = asyncio.ensure_future(shared(groups("endless"), equal))
+        async with asyncio.timeout(60):
+            while pool.stats.opened == before:  # one of two members runs its code
+                await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert not pool._episodes
+            await strongest.empty()  # its processes end, too
 
-    asyncio.run(run())
+    strongest.do(run())
 
 
 def test_a_dead_engine_ends_everything_with_its_own_error() -> None:

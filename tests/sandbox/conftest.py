@@ -23,14 +23,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 @pytest.fixture(scope="session")
-def strongest() -> Iterator[World]:
-    """A pool as users get it."""
-    made = World(PoolConfig(active=2, live=64))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="session")
 def play() -> Iterator[Player]:
     """A harness in a process of its own."""
     with player() as found:

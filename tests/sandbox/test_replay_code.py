@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from sandbox_world import World, picture, setup
 
 from vtcli.sandbox.host import verifier
-from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.sandbox.types import Operation, OutputImage, Picture, RunLimits, Status
 
 BEFORE = "import cv2, numpy as np\nfrom PIL import Image, ImageOps\na = np.array(image)\n"
@@ -62,10 +60,8 @@ STEP = "def step(b, n):\n    for _ in range(n):\n        b = b.crop((0, 0, b.wid
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    made = World(PoolConfig(active=2, live=8))
-    yield made
-    made.close()
+def world(strongest: World) -> World:
+    return strongest
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
 from vtcli.geometry import compose, map_point, placed
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
-from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.signals import code, red_lines, usage
 from vtcli.signals.code import canonical, required, search
 from vtcli.store.images import ImageStore
@@ -79,7 +78,7 @@ PLAYS = {
 
 
 @pytest.fixture(scope="module")
-def played():
+def played(strongest):
     """Every play, rolled out over one sandbox. The picture has 150 x 100 pixels and is seen as 140 x 112."""
 
     async def play(pool, name, truth, turns):
@@ -90,10 +89,9 @@ def played():
         return await sure(found, tiny_model.store(), pool.verify)
 
     async def run():
-        async with await Pool.start(PoolConfig()) as pool:
-            return await asyncio.gather(*(play(pool, *each) for each in PLAYS.values()))
+        return await asyncio.gather(*(play(strongest.pool, *each) for each in PLAYS.values()))
 
-    return dict(zip(PLAYS, asyncio.run(asyncio.wait_for(run(), 200)), strict=True))
+    return dict(zip(PLAYS, strongest.do(run()), strict=True))
 
 
 def measured(signal, trajectory):
