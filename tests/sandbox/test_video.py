@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import subprocess
@@ -17,8 +16,8 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from sandbox_world import World
 
-from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Setup, Status
 from vtcli.sandbox.video import decoding
 from vtcli.sandbox.video import reader as video
@@ -297,29 +296,31 @@ def test_damaged_bytes_never_crash_the_process(tmp_path: Path, clip: Path) -> No
         import random, sys, warnings
         from vtcli.sandbox.video.reader import VideoError, VideoReader
         warnings.simplefilter("ignore")
-        content = open(sys.argv[1], "rb").read()
-        for seed in range(10):
-            dice = random.Random(seed)
-            damaged = bytearray(content)
-            for _ in range(dice.choice([1, 10, 100, 1000])):
-                damaged[dice.randrange(len(damaged))] = dice.randrange(256)
-            with open(sys.argv[2], "wb") as file:
-                file.write(damaged)
-            try:
-                reader = VideoReader(sys.argv[2])
-                for i in range(0, min(len(reader), 300), 9):
-                    try:
-                        reader[i]
-                    except VideoError:
-                        pass
-            except VideoError:
-                pass
-        print("lived")
+        out, *sources = sys.argv[1:]
+        for source in sources:
+            content = open(source, "rb").read()
+            for seed in range(10):
+                dice = random.Random(seed)
+                damaged = bytearray(content)
+                for _ in range(dice.choice([1, 10, 100, 1000])):
+                    damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+                with open(out, "wb") as file:
+                    file.write(damaged)
+                try:
+                    reader = VideoReader(out)
+                    for i in range(0, min(len(reader), 300), 9):
+                        try:
+                            reader[i]
+                        except VideoError:
+                            pass
+                except VideoError:
+                    pass
+            print("lived", source, flush=True)
     """)
-    for source in (clip, make(tmp_path / "v.mkv"), make(tmp_path / "v.avi", codec="mpeg4")):
-        command = [sys.executable, "-c", code, str(source), str(tmp_path / "damaged")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-        assert done.stdout == "lived\n", done.stderr[-2000:]
+    sources = [str(clip), str(make(tmp_path / "v.mkv")), str(make(tmp_path / "v.avi", codec="mpeg4"))]
+    command = [sys.executable, "-c", code, str(tmp_path / "damaged"), *sources]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout.splitlines() == [f"lived {source}" for source in sources], done.stderr[-2000:]
 
 
 def test_an_open_descriptor_is_enough_and_what_was_opened_is_given_back(clip: Path) -> None:
@@ -378,23 +379,22 @@ def test_what_was_read_is_told(clip: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert told == [(reader, (4, 59, 4), (3, HEIGHT, WIDTH, 3)), (reader, (2,), (1, HEIGHT, WIDTH, 3))]
 
 
-def test_in_the_sandbox_a_failed_run_moves_nothing(clip: Path) -> None:
+def test_in_the_sandbox_a_failed_run_moves_nothing(clip: Path, strongest: World) -> None:
     """The real pool: frames are decoded under confinement, and a reader goes on after a run that was undone."""
 
     async def episode() -> list[Any]:
-        pool = await Pool.start(PoolConfig(active=1, live=1))
+        opened = await strongest.pool.open(Setup(videos={"video_clue_0": str(clip)}))
+        sources = (
+            "frame = video_clue_0[20]",
+            "video_clue_0[50]; 1 / 0",
+            "print(video_clue_0[21][12:20, 10:18].mean() > 128)",
+        )
         try:
-            opened = await pool.open(Setup(videos={"video_clue_0": str(clip)}))
-            sources = (
-                "frame = video_clue_0[20]",
-                "video_clue_0[50]; 1 / 0",
-                "print(video_clue_0[21][12:20, 10:18].mean() > 128)",
-            )
             return [await opened.run(source) for source in sources]
         finally:
-            await pool.close()
+            await opened.close()
 
-    first, failed, after = asyncio.run(episode())
+    first, failed, after = strongest.do(episode())
     assert (first.status, failed.status, after.status) == (Status.NO_OUTPUT, Status.ERROR, Status.OK), (first, after)
     assert after.output == "True\n"
     assert [(o.name, o.library, o.arguments["indices"]) for o in after.operations] == [("frames", "video", [21])]
