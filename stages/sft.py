@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,10 @@ from vtcli.algo.curriculum import batch_indices
 from vtcli.algo.optim import Backend, Optim
 from vtcli.config.binding import convert
 from vtcli.config.bounds import above, at_least, shares
-from vtcli.envs.card import BoundCard, EnvInputs, read_card
+from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
 from vtcli.envs.played import Playback, playback
 from vtcli.envs.prompts import read_prompt
-from vtcli.errors import ConfigError, InputError
+from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.families.family import Family
 from vtcli.families.messages import DemoRows
 from vtcli.families.table import find_family, open_family
@@ -30,13 +30,14 @@ from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import TrainRow
 from vtcli.store import disk
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
-from vtcli.store.records import DemoSet
+from vtcli.store.records import Demo, DemoSet
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class Config:
     images: ImageLimits = field(default_factory=ImageLimits)
     env: BoundCard | None = None  # conf/env: demonstrations are played there before they are learnt
     prompt: dict[str, Any] = field(default_factory=dict[str, Any])
+    sandbox: PoolConfig = field(default_factory=PoolConfig)  # where their code runs
     play_rows: int = 64  # so many demonstrations; 0: none
+    play_timeout_s: float = 120.0  # for all of their code; what is not played by then is counted
     max_failed: float = 0.05  # of their calls that fail where the demonstration shows a success; more end the run
     max_tokens: int | None = None  # of a row, those of images included; null: any length
     too_long: Literal["skip", "error"] = "skip"  # rows beyond max_tokens are left out, or end the run at its start
@@ -92,7 +95,7 @@ class Config:
         at_least(0, self, "play_rows")
         shares(self, "max_failed")
         checkpoint_interval(self.checkpoint_every, self.checkpoint_best, self.checkpoint_best_mode)
-        above(0, self, "epochs")
+        above(0, self, "epochs", "play_timeout_s")
 
     def built(self) -> tuple[type[Family], Any]:
         """The family of the model that is built, and its sizes, checked before any library is loaded.
@@ -113,6 +116,7 @@ RUNTIME_KEYS = (
     "sft.checkpoint_keep",
     "sft.checkpoint_beside",
     "sft.play_rows",
+    "sft.play_timeout_s",
     "sft.max_failed",
     *(f"sft.backend.{key}" for key in MEMORY_KEYS),
 )
@@ -150,26 +154,35 @@ def run(config: Config) -> Artifact:
 
 
 def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks: Ranks) -> None:
-    """Plays the calls of some demonstrations in the environment, and reports the share that does what it shows. Code is
-    not run here.
+    """Plays the calls of some demonstrations in the environment, and reports the share that does what it shows.
+    Reports the reason where this machine has no sandbox for code.
 
     Raises:
         InputError: more than ``max_failed`` of the calls fail where their demonstration shows a success.
     """
     card = read_card(config.env) if config.env is not None and config.play_rows else None
-    if card is None or card.runner:
+    if card is None:
         return
     own: Playback | None = None
     if ranks.rank == 0:  # the others wait
         count = min(config.play_rows, len(demos))
         chosen = sorted(np.random.default_rng(config.seed).permutation(len(demos))[:count].tolist())
-        inputs = EnvInputs(images, read_prompt(config.prompt))
-        own = asyncio.run(playback((demos.load(index) for index in chosen), card, inputs))
-    found: Playback = ranks.gather(own)[0]
+        try:
+            own = asyncio.run(_play(config, card, (demos.load(index) for index in chosen), images))
+        except (ConfigError, EngineError) as error:
+            if not card.runner:
+                raise
+            print_line(f"sft: the code of the demonstrations is not played in the environment {card.name}: {error}")
+    found: Playback | None = ranks.gather(own)[0]
+    if found is None:
+        return
     ok = found.calls - len(found.failures)
+    left = [f"{found.late} more are not, within sft.play_timeout_s={config.play_timeout_s:g}"] if found.late else []
+    left += [f"the sandbox lost {found.lost} more"] if found.lost else []
+    but = f" ({', '.join(left)})" if left else ""
     said = (
-        f"{found.rows} of {len(demos)} demonstrations played in the environment {card.name}: {ok} of {found.calls} "
-        "calls do what they show"
+        f"{found.rows} of {len(demos)} demonstrations played in the environment {card.name}{but}: {ok} of "
+        f"{found.calls} calls do what they show"
     )
     shown = "".join(f"\n  {line}" for line in found.failures[:3])
     if found.failed > config.max_failed:
@@ -178,9 +191,25 @@ def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks:
             "demonstrations with the recipe and scale of this training (coordinates count in its views), or choose "
             f"their environment (env=NAME). The bound is sft.max_failed={config.max_failed:g}; play_rows=0 plays none."
         )
-    if ranks.rank == 0 and found.calls:
+    if ranks.rank == 0 and (found.calls or left):
         meant = f", {found.meant} of them failures that are meant" if found.meant else ""
         print_line(f"sft: {said}{meant}{'; these fail:' + shown if found.failures else ''}")
+
+
+async def _play(config: Config, card: EnvCard, demos: Iterable[Demo], images: ImageStore) -> Playback:
+    """Plays demonstrations, those of code in a sandbox of their own.
+
+    Raises:
+        ConfigError: a machine without a sandbox, or demonstrations that the environment cannot open.
+        EngineError: a sandbox that does not start.
+    """
+    inputs = EnvInputs(images, read_prompt(config.prompt))
+    if not card.runner:
+        return await playback(demos, card, inputs)
+    active = config.sandbox.active
+    async with await Pool.start(replace(config.sandbox, live=active)) as pool:
+        inputs = replace(inputs, runner=pool)
+        return await playback(demos, card, inputs, at_once=active, timeout_s=config.play_timeout_s)
 
 
 def _ranks() -> Ranks:
