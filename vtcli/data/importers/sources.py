@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from vtcli.data.importers import hub, inspect_logs, tars, text_rows
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.unpacking import require_bounded
 from vtcli.errors import InputError
 
 BATCH = 16
@@ -129,6 +130,8 @@ def _opened(file: Path, mark: object, rows: str | None) -> Source:
     """A file, indexed; kept until its ``mark`` is another."""
     del mark
     try:
+        if file.exists() and not file.is_file():  # opening a pipe would wait for its writer
+            raise InputError(f"{file} is no file: it is a pipe or a device. Give the path of a file of rows.")
         if text_rows.is_text(file):
             return text_rows.open_text(file, rows)
         if file.suffix == ".tar":
@@ -165,6 +168,9 @@ class ParquetRows:
                 f"{file} has a column twice: {', '.join(twice)}. Which one counts it does not say: rename one."
             )
         meta = self._file.metadata
+        for group in map(meta.row_group, range(meta.num_row_groups)):
+            packed = sum(group.column(n).total_compressed_size for n in range(group.num_columns))
+            require_bounded(file, "a row group", packed, group.total_byte_size)
         self._starts: list[int] = np.cumsum(
             [0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))]
         ).tolist()

@@ -31,9 +31,9 @@ class TarRows:
         try:
             with tarfile.open(file, "r:") as tar:
                 for member in tar:
-                    if member.isfile():
+                    if member.isfile() or member.size < 0:
                         self._add(member, size)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, LookupError, OverflowError) as error:  # of headers that make no sense
             raise InputError(f"{file} is no tar file, or it is damaged or cut off ({error}).") from error
         twice, count = next(iter(Counter(self._keys).most_common(1)), ("", 0))
         if count > 1:
@@ -42,8 +42,14 @@ class TarRows:
             )
 
     def _add(self, member: tarfile.TarInfo, size: int) -> None:
-        if member.offset_data + member.size > size:
+        # A negative size leads tarfile back to a member before it, and so on for ever.
+        if member.size < 0 or member.offset_data + member.size > size:
             raise InputError(f"{self.name} is damaged or cut off in its member {member.name}.")
+        if member.issparse():
+            raise InputError(
+                f"{self.name}: its member {member.name} is sparse, and its bytes are not the file's. Pack it anew, "
+                "without --sparse."
+            )
         folder, _, base = member.name.rpartition("/")
         key, _, ending = base.partition(".")
         if not key or not ending:

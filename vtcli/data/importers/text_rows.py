@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
 import io
 import json
 import mmap
 import re
-import shutil
 import sys
 import tempfile
-import zlib
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +22,7 @@ from typing import Any, BinaryIO, cast
 
 from vtcli.data.importers.mapping import json_value
 from vtcli.data.importers.problems import Place, RowProblem, columns_of
+from vtcli.data.importers.unpacking import unpack_gzip
 from vtcli.errors import InputError
 
 Row = Mapping[str, Any]
@@ -36,6 +34,9 @@ TABLES: Mapping[str, str] = {".csv": ",", ".tsv": "\t"}
 """Separators by ending."""
 
 LOOKED_AT = 10_000
+MAX_ROW_BYTES = 1 << 28
+"""Bytes of one row of a text file; its images may be in it."""
+
 BOM = b"\xef\xbb\xbf"
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold images as base64
@@ -52,7 +53,12 @@ def open_text(file: Path, rows: str | None = None) -> JsonRows | TableFile:
     folder = None
     if ending == ".gz":
         folder = tempfile.TemporaryDirectory(prefix="vtcli-rows-")
-        plain, ending = _unpacked(file, Path(folder.name)), Path(file.stem).suffix
+        plain, ending = Path(folder.name, file.stem), Path(file.stem).suffix
+        try:
+            unpack_gzip(file, plain)
+        except BaseException:
+            folder.cleanup()
+            raise
     if ending in TABLES:
         return TableFile(file, plain, folder, TABLES[ending])
     return JsonRows(file, plain, folder, rows)
@@ -62,17 +68,6 @@ def is_text(file: Path) -> bool:
     """True for a file that ``open_text`` reads, by its name."""
     ending = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
     return ending in JSON or ending in TABLES
-
-
-def _unpacked(file: Path, folder: Path) -> Path:
-    """Unpacks a file by gzip, which has no way to a row in its middle."""
-    plain = folder / file.stem
-    try:
-        with gzip.open(file) as packed, plain.open("wb") as target:
-            shutil.copyfileobj(packed, target, 1 << 20)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{file} is not packed by gzip, or it is damaged or cut off ({error}).") from error
-    return plain
 
 
 class TextFile(ABC):
@@ -107,9 +102,14 @@ class TextFile(ABC):
         return Place(self.name, row)
 
     def read(self, row: int) -> Row:
+        size = self._ends[row] - self._starts[row]
+        if size > MAX_ROW_BYTES:
+            place = self.place(row)
+            said = f"{place} has {size >> 20} MB, and a row at most {MAX_ROW_BYTES >> 20}."
+            raise RowProblem(place, "a row that is too long", f"{said} Give its images as files that it names.")
         with self._file.open("rb") as opened:
             opened.seek(self._starts[row])
-            data = opened.read(self._ends[row] - self._starts[row])
+            data = opened.read(size)
         return self.value(data.removeprefix(BOM), self.place(row))
 
     def texts(self, columns: Sequence[str]) -> Iterator[Row]:
@@ -126,7 +126,7 @@ class JsonRows(TextFile):
         with plain.open("rb") as opened:
             first = opened.read(4096).removeprefix(BOM).lstrip()[:1]
             opened.seek(0)
-            line = opened.readline().removeprefix(BOM)
+            line = _line(opened, self.name).removeprefix(BOM)
         if first == b"[":
             self._starts, self._ends = _elements(plain, self.name)
         elif first and rows is not None:
@@ -138,7 +138,7 @@ class JsonRows(TextFile):
                     f"{file} is one JSON object, and not one row a line. Say which of its lists holds the rows: "
                     f"mapping.rows, one of {', '.join(lists)}."
                 )
-            self._starts, self._ends = _lines(plain)
+            self._starts, self._ends = _lines(plain, self.name)
 
     def value(self, data: bytes, place: Place) -> Row:
         try:
@@ -160,7 +160,7 @@ class TableFile(TextFile):
     ) -> None:
         super().__init__(file, plain, folder)
         self._separator = separator
-        spans = _records(plain, self._fields)
+        spans = _records(plain, self.name, self._fields)
         if not spans[0]:
             raise InputError(f"{file} is empty: expected a header and rows.")
         with plain.open("rb") as opened:
@@ -194,11 +194,22 @@ class TableFile(TextFile):
         return found[0] if len(found) == 1 else None
 
 
-def _lines(file: Path) -> Spans:
+def _line(opened: BinaryIO, name: str) -> bytes:
+    """Reads the next line. Raises ``InputError`` beyond ``MAX_ROW_BYTES``."""
+    line = opened.readline(MAX_ROW_BYTES + 1)
+    if len(line) > MAX_ROW_BYTES:
+        raise InputError(
+            f"{name}: a line has more than {MAX_ROW_BYTES >> 20} MB, and a row at most so many. Give one row a line, "
+            "and large images as files that the row names."
+        )
+    return line
+
+
+def _lines(file: Path, name: str) -> Spans:
     """Start and end of every line that is not blank."""
     starts, ends, at = array("Q"), array("Q"), 0
     with file.open("rb") as opened:
-        for line in opened:
+        while line := _line(opened, name):
             if line.strip():
                 starts.append(at)
                 ends.append(at + len(line))
@@ -206,27 +217,27 @@ def _lines(file: Path) -> Spans:
     return starts, ends
 
 
-def _records(file: Path, fields: Any) -> Spans:
+def _records(file: Path, name: str, fields: Any) -> Spans:
     """Start and end of every record of a table. A record goes on over lines while a quote is open. One that cannot be
     read then ends with its first line, so a quote that is not closed costs one row."""
     starts, ends = array("Q"), array("Q")
     with file.open("rb") as opened:
-        while line := opened.readline():
+        while line := _line(opened, name):
             begin, end = opened.tell() - len(line), opened.tell()
             if not line.strip():
                 continue
             if line.count(b'"') % 2:
-                end = _closed(opened, line, fields) or end
+                end = _closed(opened, name, line, fields) or end
                 opened.seek(end)
             starts.append(begin)
             ends.append(end)
     return starts, ends
 
 
-def _closed(opened: BinaryIO, record: bytes, fields: Any) -> int | None:
-    """End of a record whose first line leaves a quote open; None if its next quote closes nothing."""
-    pieces = [record]
-    while line := opened.readline():
+def _closed(opened: BinaryIO, name: str, record: bytes, fields: Any) -> int | None:
+    """End of a record whose first line leaves a quote open; None if its next quote closes nothing, or is too far."""
+    pieces, size = [record], len(record)
+    while (line := _line(opened, name)) and (size := size + len(line)) <= MAX_ROW_BYTES:
         pieces.append(line)
         if line.count(b'"') % 2:
             return opened.tell() if fields(b"".join(pieces)) is not None else None
