@@ -19,9 +19,11 @@ from vtcli.config.commandline import running
 from vtcli.engines.openai import baseline as endpoints
 from vtcli.engines.openai.baseline import Baseline, OpenBaseline, without_tokens
 from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.ledger import Price, TokenUsage
 from vtcli.engines.openai.replies import open_replies
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.scripted import OraclePolicy, require_scripts
+from vtcli.envs import video_frames
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
@@ -48,14 +50,12 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs import eval_shards, video_frames
+from vtcli.runs import eval_shards
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.runs.imported import ImportedGroups, ImportedRuns
-from vtcli.runs.outlook import outlook
 from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.questions import DatasetQuestions
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with_rules
@@ -64,6 +64,7 @@ from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.journal import Journal
+from vtcli.store.models import source_model
 from vtcli.store.videos import portable
 
 Key = tuple[str, str]  # form and sample id
@@ -397,6 +398,27 @@ class _Rollouts:
                 bars.advance(trajectory.sample.task, score_so_far(trajectory, signals))
 
             await stream.each(requests, finished, self.config.concurrency)
+
+
+def outlook(groups: Sequence[GroupRequest], left: int, limits: Limits, price: Price | None = None) -> str:
+    """Return one line: the rollouts of each task, how many are left, and what these take at most.
+
+    Each of ``left`` rollouts has at most ``limits.max_tokens`` in context. An endpoint reads the context again at every
+    turn, of which there are at most ``max_turns`` + 1; all that it writes stays in the context. So the money is at most
+    (turns × input price + output price) × tokens.
+
+    Args:
+        price: of an endpoint; None, or prices of 0: no money is named.
+    """
+    sizes = Counter((group.sample.task, group.size) for group in groups)
+    asked = ", ".join(f"{task} {count} × {size}" for (task, size), count in sorted(sizes.items()))
+    total, tokens, turns = sum(group.size for group in groups), left * limits.max_tokens, limits.max_turns + 1
+    some = f"{left} of {total} rollouts are left" if left < total else f"{total} rollouts"
+    line = f"{some} ({asked}): at most {turns} turns and {limits.max_tokens} tokens each, {tokens} in all"
+    if price is None or not (price.input or price.output):
+        return line
+    money = TokenUsage(tokens * turns, tokens).money(price)
+    return f"{line}; at most {money:.2f} {price.currency}, as each turn reads the whole context again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,6 @@ from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.benchmark_questions import BenchmarkQuestions
 from vtcli.runs.identity import outside_code, scoring_source, targets
 from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
-from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.signals import answer
@@ -61,6 +60,7 @@ from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import codec, disk, parquet, shards, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, as_given, encode_png
+from vtcli.store.models import ModelSource, source_model
 from vtcli.store.records import SamplesOfAnyShape, in_training
 
 RUNTIME_KEYS = (

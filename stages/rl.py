@@ -52,9 +52,7 @@ from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step, say_cut
 from vtcli.runs.questions import Questions, choose, require_forms
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
-from vtcli.runs.sources import source_model
-from vtcli.runs.training_logs import TrainingLogs, rollouts
-from vtcli.runs.updates import UpdateCount
+from vtcli.runs.training_logs import TrainingLogs, UpdateCount, rollouts
 from vtcli.runs.validation import HeldOut, Validation, Validator
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Credit, Group, Trajectory
@@ -64,6 +62,7 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.models import source_model
 from vtcli.store.records import SampleSet, in_training
 from vtcli.store.retention import Retention, require_keep_images
 from vtcli.store.videos import portable

@@ -34,7 +34,6 @@ from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.ending import end_only_later
 from vtcli.runs.environment import require_environment
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample, Trajectory
 from vtcli.serve import connections
@@ -48,6 +47,7 @@ from vtcli.serve.requests import RequestLimits
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.leases import LeasedImages
+from vtcli.store.models import ModelSource, source_model
 
 _ADDRESS = re.compile(r"https?://[^/?#@\s]+/?")
 CONFUSING = re.compile(r"o1|o3|o4|gpt-5")

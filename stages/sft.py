@@ -29,7 +29,6 @@ from vtcli.protocols import Ranks
 from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
-from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import TrainRow
 from vtcli.store import disk
@@ -37,6 +36,7 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.models import source_model
 from vtcli.store.records import Demo, DemoSet
 
 

@@ -65,13 +65,13 @@ from vtcli.report.printing import print_all
 from vtcli.rollout.loop import refuse_broken
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import disk, parquet, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, Sizing
+from vtcli.store.models import source_model
 from vtcli.store.records import Demo, Media, SampleSet
 
 Row = tuple[Sample | Demo, Media]

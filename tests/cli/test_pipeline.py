@@ -14,8 +14,8 @@ import pytest
 from vtcli.cli import pipeline, stages, steps
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
-from vtcli.runs.sources import source_model
 from vtcli.store.artifacts import ArtifactStore
+from vtcli.store.models import source_model
 
 
 def commands(stage: str, *argv: str) -> list[str]:

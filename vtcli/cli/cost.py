@@ -26,9 +26,9 @@ from vtcli.plan.fit import advised, estimate
 from vtcli.plan.hardware import Gpu, parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload
 from vtcli.rollout.loop import Limits
-from vtcli.runs.sources import source_model
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageLimits
+from vtcli.store.models import source_model
 
 MEASURED = "plan.json"
 """File of measured constants in the home of artifacts."""

@@ -95,7 +95,7 @@ def _print(title: str, lines: Iterable[Line], *, wide: bool = False) -> None:
 
 def _family(home: Path, model: str) -> Family:
     from vtcli.families.table import in_environment, open_family
-    from vtcli.runs.sources import source_model
+    from vtcli.store.models import source_model
 
     return open_family(source_model(store_in(home), model).path, in_environment())
 

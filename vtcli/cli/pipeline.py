@@ -19,8 +19,8 @@ from typing import Any, cast
 from vtcli.cli.newest import Criteria, at, newest, unfiltered
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
-from vtcli.runs.sources import SHIPPED, source_model
 from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
+from vtcli.store.models import SHIPPED, source_model
 
 TINY = "tiny"
 """The scale at which models are made from nothing; at others the first model is the user's or the recipe's."""

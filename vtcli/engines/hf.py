@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,24 +62,6 @@ def load_model(family: Family, dtype: str = "float32", device: str | None = "cpu
 
 def _torch_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def hub_folder(name: str) -> Path:
-    """The local folder of a hub model, downloaded when it is not in the cache (``HF_HOME``, ``HF_HUB_OFFLINE``).
-
-    Raises:
-        InputError: it is neither cached nor reachable.
-    """
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name))
-    except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(
-            f"model {name!r} is neither an artifact, a folder, nor to be had from the hub: {first} "
-            "Give a model artifact (vtcli artifacts ls), a local folder, or make the hub reachable."
-        ) from error
 
 
 @dataclass

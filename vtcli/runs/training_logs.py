@@ -1,13 +1,16 @@
-"""Logs of a run of ``rl``, one file a rank, and the checkpoints that cut them back."""
+"""Logs of a run of ``rl``, one file a rank, the checkpoints that cut them back, and the steps that updated nothing."""
 
 from __future__ import annotations
 
+import json
+import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vtcli.errors import InputError
 from vtcli.runs import validation
 from vtcli.schema import Scored
 from vtcli.store.checkpoints import Checkpoints
@@ -19,6 +22,12 @@ SHOWN = 4
 
 SHOWN_CHARS = 2000
 """Of each text."""
+
+WARN_AFTER = 3
+"""Number of successive steps without an update before the first warning. Each further warning comes when the number has
+doubled."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,38 @@ class TrainingLogs:
         for path in [self.metrics, *sorted(self.work.glob("trajectories*.jsonl*"))]:
             shutil.copyfile(path, target / path.name)
         validation.collect(self.work, target)
+
+
+class UpdateCount:
+    """The number of steps that updated the weights. ``log`` is ``metrics.jsonl``, which holds earlier attempts too."""
+
+    def __init__(self, log: Path, quiet: bool = False) -> None:
+        lines = log.read_text().splitlines() if log.exists() else []
+        self.steps = len(lines)
+        self.updated = sum(json.loads(line).get("updated", 0) > 0 for line in lines)
+        self._quiet = quiet
+        self._in_a_row, self._next, self._why = 0, WARN_AFTER, ""
+
+    def count(self, updated: float, why: Callable[[], str]) -> None:
+        """One step more; ``why`` says what became of its rollouts, and is asked where it updated nothing."""
+        self.steps += 1
+        if updated > 0:
+            self.updated, self._in_a_row, self._next = self.updated + 1, 0, WARN_AFTER
+            return
+        self._in_a_row, self._why = self._in_a_row + 1, why()
+        if self._in_a_row == self._next:
+            self._next *= 2
+            if not self._quiet:
+                _log.warning("%d steps in a row updated nothing. Of the last one's %s", self._in_a_row, self._why)
+
+    def require(self, allowed: bool) -> None:
+        """Raises ``InputError`` where no step has updated the weights and that is not allowed."""
+        if self.steps and not self.updated and not allowed:
+            reason = f"Of the last step's {self._why} " if self._why else ""
+            raise InputError(
+                f"none of {self.steps} steps updated the weights, so the model is what it was before. {reason}Mend "
+                "that, or set rl.allow_no_update=true to keep the model as it is."
+            )
 
 
 def rollouts(scored: Sequence[Scored], images: ImageStore) -> list[dict[str, Any]]:

@@ -28,11 +28,11 @@ from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.runs.questions import require_forms
 from vtcli.runs.run import RunSettings
-from vtcli.runs.sources import source_model
 from vtcli.sandbox.confinement.probes import strongest
 from vtcli.signals.measuring import SignalMeter
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageStore
+from vtcli.store.models import source_model
 
 DATA_TIMEOUT_S = 300.0
 ARTIFACTS_OF_WEIGHTS = 3

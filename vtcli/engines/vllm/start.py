@@ -136,7 +136,7 @@ def tensors(family: Family) -> dict[str, tuple[int, ...]]:
 
 def family_of(model: str) -> Family:
     """The family of a server's model: a folder or a hub name. Beside ours those of ``VTCLI_FAMILIES`` are known."""
-    from vtcli.engines.hf import hub_folder
+    from vtcli.store.models import hub_folder
 
     return open_family(Path(model) if Path(model).is_dir() else hub_folder(model), in_environment())
 

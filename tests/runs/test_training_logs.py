@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vtcli.errors import InputError
-from vtcli.runs.updates import UpdateCount
+from vtcli.runs.training_logs import UpdateCount
 
 
 def why() -> str:

@@ -1,4 +1,4 @@
-"""Sources of a model: an artifact, a folder inside one, a folder, or the hub."""
+"""Models by name: an artifact, a folder inside one, a Hugging Face folder, or the hub."""
 
 from __future__ import annotations
 
@@ -64,8 +64,6 @@ def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> Mo
             have = sorted(str(p.parent.relative_to(artifact.path)) for p in artifact.path.rglob("config.json"))
             raise InputError(f"{model} holds no model; {artifact.ref} has models in: {', '.join(have)}")
         return ModelSource(path, f"{artifact.ref}/{inside}" if inside else artifact.ref, artifact)
-    from vtcli.engines.hf import hub_folder
-
     return ModelSource(hub_folder(model), model)
 
 
@@ -80,3 +78,21 @@ def add_shipped(store: ArtifactStore, reference: str) -> None:
                 return
             added = store.add(shipped.path)
         print_line(f"vtcli: {added.ref} comes with vtcli, and was added to {store.root}")
+
+
+def hub_folder(name: str) -> Path:
+    """The local folder of a hub model, downloaded when it is not in the cache (``HF_HOME``, ``HF_HUB_OFFLINE``).
+
+    Raises:
+        InputError: it is neither cached nor reachable.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name))
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"model {name!r} is neither an artifact, a folder, nor to be had from the hub: {first} "
+            "Give a model artifact (vtcli artifacts ls), a local folder, or make the hub reachable."
+        ) from error

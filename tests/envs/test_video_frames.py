@@ -12,9 +12,9 @@ from fakes import make_sample, native_card
 
 from vtcli.config.bounds import OutOfBounds
 from vtcli.data.generators.film import Clip, encode
+from vtcli.envs import video_frames
+from vtcli.envs.video_frames import FrameChoice, UniformFrames, places, shown
 from vtcli.errors import ConfigError, InputError
-from vtcli.runs import video_frames
-from vtcli.runs.video_frames import FrameChoice, UniformFrames, places, shown
 from vtcli.schema import Sample
 from vtcli.store.images import ImageStore
 
