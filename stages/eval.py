@@ -16,6 +16,7 @@ from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
+from vtcli.data.importers.trajectories import ImportedRuns
 from vtcli.engines.openai import baseline as endpoints
 from vtcli.engines.openai.baseline import Baseline, OpenBaseline, without_tokens
 from vtcli.engines.openai.chat import TextChat
@@ -52,7 +53,6 @@ from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs import eval_shards
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
-from vtcli.runs.imported import ImportedGroups, ImportedRuns
 from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.questions import DatasetQuestions
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
@@ -213,7 +213,7 @@ def run(config: Config) -> Artifact:
         worlds = Worlds(read_card(config.env), prompt, images, config.sandbox, offered=offered)
         runs = None
         if config.policy == "imported":
-            runs = config.imported.read(images, stage.work, config.bad_rows, config.seed)
+            runs = _ImportedGroups.of(config.imported.read(images, stage.work, config.bad_rows), config.seed)
         samples = runs.samples if runs else _samples(config, data, images, worlds)
         if parts:
             eval_shards.put(parts, stage, images)
@@ -244,6 +244,28 @@ def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: 
 
 
 @dataclass(frozen=True, slots=True)
+class _ImportedGroups:
+    """Trajectories that others made, by the ids of the requests that would have made them, and these by question."""
+
+    groups: list[GroupRequest]
+    trajectories: dict[str, Trajectory]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Sequence[Trajectory]], seed: int) -> _ImportedGroups:
+        groups = [GroupRequest(members[0].sample, len(members), seed) for members in found.values()]
+        trajectories = {
+            request.id: replace(one, id=request.id, sample=request.sample, seed=request.seed)
+            for group, members in zip(groups, found.values(), strict=True)
+            for request, one in zip(group.members, members, strict=True)
+        }
+        return cls(groups, trajectories)
+
+    @property
+    def samples(self) -> dict[Key, Sample]:
+        return {(group.sample.form, group.sample.id): group.sample for group in self.groups}
+
+
+@dataclass(frozen=True, slots=True)
 class _Rollouts:
     """Parts that answer and measure the questions of one evaluation."""
 
@@ -254,7 +276,7 @@ class _Rollouts:
     worlds: Worlds
     measure: SignalMeter
     claims: Claims
-    imported: ImportedGroups | None = None  # in place of rollouts
+    imported: _ImportedGroups | None = None  # in place of rollouts
 
     @property
     def chat(self) -> Chat:

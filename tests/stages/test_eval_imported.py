@@ -34,10 +34,10 @@ from judge_server import JudgeServer, pictures, text_of, verdict
 
 from stages import eval as stage
 from vtcli.config import binding, compose
+from vtcli.data.importers.trajectories import ImportedRuns, QuestionSet
 from vtcli.engines.openai import baseline
 from vtcli.errors import ConfigError, InputError
 from vtcli.runs import eval_shards
-from vtcli.runs.imported import ImportedRuns, QuestionSet
 from vtcli.schema import Scored, Stop
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
@@ -166,7 +166,7 @@ def test_lines_of_hrbench_take_their_picture_from_its_tsv_and_keep_their_own_ord
     asked = QuestionSet(str(tmp_path / "hr_bench_4k.tsv"), None, {"images": ["image"]}, column="question")
     runs = ImportedRuns(path=str(tmp_path / "r.jsonl"), preset="deepeyes_results", questions=asked)
     store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
-    cut, none = runs.read(store, tmp_path, "error", 0).trajectories.values()
+    ((cut, none),) = runs.read(store, tmp_path, "error").values()
     assert cut.sample == none.sample and cut.sample.truth["choices"] == ["blue", "red"] and cut.sample.answer == "B"
     assert (cut.images[1].transform or {})["box_full"] == list(RED) and cut.results[0].images == (1,)
     assert (cut.answer, none.answer, len(none.images)) == ("B. red", "A", 1)
@@ -175,7 +175,7 @@ def test_lines_of_hrbench_take_their_picture_from_its_tsv_and_keep_their_own_ord
         [{"index": n, "image": uri(picture(n)).split(",")[1], "question": ASKED, **o} for n, o in enumerate(orders)],
     )
     with pytest.raises(InputError, match=r"2 rows of eval\.imported\.questions ask .* several about one picture"):
-        runs.read(store, tmp_path, "error", 0)
+        runs.read(store, tmp_path, "error")
 
 
 @pytest.mark.parametrize("form", ["thyme", "pixel_reasoner", "inspect", "inspect.eval"])
@@ -193,7 +193,7 @@ def test_pictures_that_a_file_has_come_with_their_places(tmp_path: Path, form: s
     own = {} if form == "inspect" else {"answer": ["answer"]}  # the truth, beside what was said
     runs = ImportedRuns(path=str(path), preset=preset, mapping=own)
     store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
-    read = list(runs.read(store, tmp_path, "error", 0).trajectories.values())
+    read = [one for group in runs.read(store, tmp_path, "error").values() for one in group]
     by_way = {}
     for trajectory in read:
         assert trajectory.sample.question == ASKED and trajectory.sample.answer == "red"
@@ -216,12 +216,12 @@ def test_a_damaged_log_of_inspect_costs_its_sample_or_is_one_error(tmp_path: Pat
     path.write_bytes(data)
     store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
     runs = ImportedRuns(path=str(path), preset="inspect")
-    assert len(runs.read(store, tmp_path, "skip", 0).trajectories) == 3
+    assert sum(map(len, runs.read(store, tmp_path, "skip").values())) == 3
     with pytest.raises(InputError, match=r"1 × a damaged sample.*\n.*samples/1_epoch_1\.json"):
-        runs.read(store, tmp_path, "error", 0)
+        runs.read(store, tmp_path, "error")
     path.write_bytes(data[:200])
     with pytest.raises(InputError, match=r"log\.eval is no log of inspect-ai, or it is damaged or cut off"):
-        runs.read(store, tmp_path, "error", 0)
+        runs.read(store, tmp_path, "error")
 
 
 def test_a_row_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_a_row_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -
     whole["conversations"][0]["value"] = "<image>Q?"
     store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
     runs = ImportedRuns(path=str(lines(tmp_path / "r.jsonl", [bare, whole])), preset="sharegpt")
-    assert len(runs.read(store, tmp_path, "skip", 0).trajectories) == 1
+    assert sum(map(len, runs.read(store, tmp_path, "skip").values())) == 1
     with pytest.raises(InputError, match=r"row 0 of .* its first picture stands in a later turn"):
-        runs.read(store, tmp_path, "error", 0)
+        runs.read(store, tmp_path, "error")
     row = {"prompt": [{"role": "user", "content": "<image>Q?"}], "images": [{"bytes": png(picture()), "path": None}]}
     row |= {"data_source": "x", "reward_model": {"ground_truth": "red"}}
     asked = QuestionSet(
@@ -242,9 +242,9 @@ def test_a_row_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -
     odd = verl("Q?", None, "red") | {"input": [{"role": 5, "content": "Q?"}]}
     path = lines(tmp_path / "3.jsonl", [odd, verl("Q?", None, "red")])
     runs = ImportedRuns(path=str(path), preset="verl_rollouts", questions=replace(asked, preset="verl"))
-    assert len(runs.read(store, tmp_path, "skip", 0).trajectories) == 1
+    assert sum(map(len, runs.read(store, tmp_path, "skip").values())) == 1
     with pytest.raises(InputError, match=r"row 0 of .*3\.jsonl: a message is of '5'"):
-        runs.read(store, tmp_path, "error", 0)
+        runs.read(store, tmp_path, "error")
 
 
 @pytest.mark.parametrize(

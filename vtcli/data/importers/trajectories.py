@@ -30,7 +30,6 @@ from vtcli.families.thoughts import outside
 from vtcli.foreign import between
 from vtcli.geometry import Box
 from vtcli.protocols import DecodedTurn, Pixels
-from vtcli.rollout.loop import GroupRequest
 from vtcli.schema import (
     Call,
     CallResult,
@@ -102,8 +101,8 @@ class ImportedRuns:
             found += rows.reads(SPLIT, sys.maxsize, path=asked.path, preset=asked.preset, mapping=asked.mapping)
         return {f"imported/{number}/{path.name}": path for number, path in enumerate(dict.fromkeys(found))}
 
-    def read(self, images: ImageStore, work: Path, bad_rows: Literal["error", "skip"], seed: int) -> ImportedGroups:
-        """All trajectories, grouped by question.
+    def read(self, images: ImageStore, work: Path, bad_rows: Literal["error", "skip"]) -> dict[str, list[Trajectory]]:
+        """Returns all trajectories by the id of their question, which offers every tool that any of them called.
 
         Raises:
             InputError: a missing or damaged file, or rows that cannot be used, where none is taken.
@@ -123,7 +122,11 @@ class ImportedRuns:
         if not found:
             raise InputError(f"{self.path} has no trajectory that can be used; see {work / 'bad_rows.jsonl'}.")
         names = {str(c.name) for group in found.values() for t in group for turn in t.policy_turns for c in turn.calls}
-        return ImportedGroups.of(found, tuple(sorted(names)), seed)
+        tools = tuple(sorted(names))
+        return {
+            question: [replace(one, sample=replace(one.sample, tools=tools)) for one in group]
+            for question, group in found.items()
+        }
 
     def _trajectory(self, number: int, opened: rows.Rows, images: ImageStore, asked: _Index | None) -> Trajectory:
         mapping, place = opened.mapping, opened.source.place(number)
@@ -136,29 +139,6 @@ class ImportedRuns:
             dialogue = dialogues.read(row, replace(mapping, images=()), opened.finder, place, whole=False)
             dialogue = replace(dialogue, images=(item.pixels, *item.more))
         return _read(item, dialogue, mapping, images)
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedGroups:
-    """Trajectories by id, and the groups of their questions, as an evaluation asks for them."""
-
-    trajectories: Mapping[str, Trajectory]
-    groups: tuple[GroupRequest, ...]
-
-    @classmethod
-    def of(cls, found: Mapping[str, Sequence[Trajectory]], tools: tuple[str, ...], seed: int) -> ImportedGroups:
-        trajectories: dict[str, Trajectory] = {}
-        groups: list[GroupRequest] = []
-        for members in found.values():
-            group = GroupRequest(replace(members[0].sample, tools=tools), len(members), seed)
-            for request, one in zip(group.members, members, strict=True):
-                trajectories[request.id] = replace(one, id=request.id, sample=request.sample, seed=request.seed)
-            groups.append(group)
-        return cls(trajectories, tuple(groups))
-
-    @property
-    def samples(self) -> dict[tuple[str, str], Sample]:
-        return {(group.sample.form, group.sample.id): group.sample for group in self.groups}
 
 
 class _Index:
