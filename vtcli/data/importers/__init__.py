@@ -1,5 +1,6 @@
-"""Data that others wrote, as questions and demonstrations. A set is a mapping in YAML; presets/ has public ones.
+"""Data that others wrote, as questions, demonstrations and trajectories.
 
-It may import the store, and the rules and call syntax that a row may name. It must not know a stage or an engine. Each
-row is untrusted: a bad one is named with its file and place, and costs no other row.
+A set is a mapping in YAML; presets/ has public ones. The room may import the store, and the rules and call syntax that
+a row may name. It must not know a stage or an engine. Each row is untrusted: a bad one is named with its file and
+place, and costs no other row.
 """
