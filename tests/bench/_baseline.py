@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     found.add_argument("--seed", type=int, default=0)
     found.add_argument("--out", type=Path, required=True, help="JSONL file of results; lines that are there stay")
     found.add_argument("--limit-s", type=float, default=180.0, help="time limit of one run of tests")
+    found.add_argument("--again", type=Path, help="results of another run: only what its tests did not find")
     found.add_argument("--marks", default=None, help="pytest's -m, say 'slow or not slow'; default: as `make test`")
     found.add_argument("--table", action="store_true", help="print the table of --out and run nothing")
     return found
@@ -137,6 +138,14 @@ def known(out: Path) -> dict[str, dict[str, Any]]:
             row = json.loads(line)
             found[row["key"]] = row
     return found
+
+
+def missed(again: Path | None) -> Callable[[str], bool]:
+    """Whether a key is to be tried: all are, or those that the tests of another run did not find."""
+    if again is None:
+        return lambda key: True
+    rows = known(again)
+    return lambda key: key in rows and rows[key]["result"] != "caught"
 
 
 def add(out: Path, row: dict[str, Any]) -> None:

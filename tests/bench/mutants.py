@@ -1,8 +1,8 @@
 """Small mistakes put into the product one at a time: which of them do the tests of their room find?
 
     python tests/bench/mutants.py --count 40 --out mutants.jsonl
-    python tests/bench/mutants.py --count 40 --drawn-from OLD --commit OLD --out old.jsonl
     python tests/bench/mutants.py --count 40 --drawn-from OLD --commit NEW --out new.jsonl
+    python tests/bench/mutants.py --count 40 --drawn-from OLD --commit OLD --again new.jsonl --out old.jsonl
 
 A seeded sample of mistakes in each room, each against the tests of that room, in a worktree. A mistake is known by its
 file, its function, the code that it replaces and the how manieth of this code it is there. A commit that no longer has
@@ -170,11 +170,11 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="*", default=list(ROOMS), choices=list(ROOMS))
     asked = parser.parse_args()
     if not asked.table:
-        known = baseline.known(asked.out)
+        known, wanted = baseline.known(asked.out), baseline.missed(asked.again)
         with baseline.checkout(asked.commit) as tree:
             for room in asked.rooms:
                 for mutant in drawn(asked.drawn_from or asked.commit, room, asked.count, asked.seed):
-                    if mutant.key not in known:
+                    if mutant.key not in known and wanted(mutant.key):
                         found = attempt(tree, mutant, asked.limit_s, asked.marks)
                         row = {"key": mutant.key, "room": room, "line": mutant.line, **vars(found)}
                         baseline.add(asked.out, row)

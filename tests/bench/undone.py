@@ -2,6 +2,7 @@
 
     python tests/bench/undone.py --count 60 --out undone.jsonl
     python tests/bench/undone.py --count 60 --drawn-from OLD --commit NEW --out new.jsonl
+    python tests/bench/undone.py --count 60 --drawn-from OLD --commit OLD --again new.jsonl --out old.jsonl
 
 The sample is drawn by a seed from commits that changed behaviour in few lines of the product and a test with it. The
 product's part is taken back in a worktree. A part that does not go back cleanly counts as "conflict". The tests are
@@ -114,10 +115,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     asked = parser.parse_args()
     if not asked.table:
-        known = baseline.known(asked.out)
+        known, wanted = baseline.known(asked.out), baseline.missed(asked.again)
         with baseline.checkout(asked.commit) as tree:
             for commit in drawn(asked.drawn_from or asked.commit, asked.count, asked.seed):
-                if commit not in known:
+                if commit not in known and wanted(commit):
                     found = attempt(tree, commit, asked.limit_s, asked.marks)
                     subject = baseline.git("log", "-1", "--format=%s", commit).strip()
                     rooms = sorted({name.rpartition("/")[0] for name in changed(commit)})
