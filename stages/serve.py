@@ -31,7 +31,7 @@ from vtcli.foreign import print_line
 from vtcli.protocols import Chat, Policy
 from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs.ending import end_only_later
+from vtcli.runs.ending import arrived, end_only_later, insist
 from vtcli.runs.environment import require_environment
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.sandbox.host.pool import PoolConfig
@@ -336,13 +336,14 @@ def _until_told(end: Callable[[], None]) -> Generator[None]:
         del number, frame
         for each, handler in before.items():
             end_only_later(each, handler)
-        end()
+        insist(end)
 
     for number in before:
         signal.signal(number, told)
     try:
         yield
     finally:
+        arrived()
         for number, handler in before.items():
             if signal.getsignal(number) is told:
                 signal.signal(number, handler)

@@ -154,6 +154,35 @@ def test_an_interrupt_ends_the_coroutine_in_order_and_goes_on(where: str) -> Non
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_an_interrupt_while_the_loop_is_asked_to_begin_is_not_waited_for(is_asked: bool) -> None:
+    """A signal's handler raises before or after the loop has the coroutine."""
+    begun = list[str]()
+
+    async def work() -> None:
+        begun.append("begun")
+        await asyncio.sleep(600)
+
+    async def running() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    with EventLoop() as loop:
+        inner = loop.run(running())
+        ask = inner.call_soon_threadsafe
+
+        def interrupted(*given: Any, **more: Any) -> None:
+            inner.call_soon_threadsafe = ask
+            if is_asked:
+                ask(*given, **more)
+            raise KeyboardInterrupt
+
+        inner.call_soon_threadsafe = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(work())
+        assert loop.run(here())
+    assert not begun  # cancelled before its first step
+
+
 def test_a_loop_that_has_ended_refuses() -> None:
     with EventLoop() as loop:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -131,15 +132,19 @@ def test_what_is_under_way_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list((tmp_path / ".work").glob("serve-*/*"))
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm_server"])
-def test_a_server_that_loads_ends_at_once(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("engine", "loses"), [("hf", False), ("hf", True), ("vllm_server", False)])
+def test_a_server_that_loads_ends_at_once(
+    engine: str, loses: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """With the processes that it has started, whichever thread the signal comes to: one that comes to another than the
-    main thread does not interrupt a wait of the main thread's."""
+    main thread does not interrupt a wait of the main thread's. Also where a library loses the exception."""
     config, url = configured(tmp_path, f"engine={engine}")
     loading, children = threading.Event(), list[Child]()
 
     def load(*given: object) -> None:
         loading.set()
+        with suppress(*([BaseException] if loses else [])):
+            time.sleep(120)
         time.sleep(120)
 
     def launch(plan: ServerPlan, port: int = 0) -> Child:
@@ -166,6 +171,8 @@ def test_a_server_that_loads_ends_at_once(engine: str, tmp_path: Path, monkeypat
     assert begun[1] and time.monotonic() - begun[0] < 20
     assert len(children) == (engine == "vllm_server")
     assert all(child.process.poll() is not None for child in children)
+    gc.collect()
+    assert "Task was destroyed" not in caplog.text
     assert not list((tmp_path / ".work").glob("serve-*/*"))
 
 

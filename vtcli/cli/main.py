@@ -20,7 +20,7 @@ from vtcli.cli.console import say
 from vtcli.cli.maps import command as maps
 from vtcli.errors import VtcliError
 from vtcli.foreign import print_line, visible
-from vtcli.runs.ending import end_only_later
+from vtcli.runs.ending import arrived, end_only_later, insist
 from vtcli.runs.launch import ERRORS, leave_error
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -61,6 +61,7 @@ def main() -> None:
         code.append(end.code if isinstance(end.code, int) else bool(end.code))
         raise
     finally:  # what closes at the end of Python is not cut off; an exception there would be a traceback
+        arrived()
         for number, own in ((signal.SIGTERM, _terminate), (signal.SIGINT, signal.default_int_handler)):
             if signal.getsignal(number) is own:
                 end_only_later(number)
@@ -94,9 +95,13 @@ def _run() -> None:
         _unexpected(error)
 
 
-def _terminate(number: int, frame: object) -> NoReturn:
+def _terminate(number: int, frame: object) -> None:
     del frame
     end_only_later(number)
+    insist(_end)
+
+
+def _end() -> NoReturn:
     raise SystemExit(TERMINATED)
 
 

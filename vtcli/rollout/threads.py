@@ -206,17 +206,24 @@ class _RunningTask:
     def __init__(self, coro: Coroutine[Any, Any, Any], context: contextvars.Context, ended: Callable[[], None]) -> None:
         self._coro, self._context, self._ended = coro, context, ended
         self._task: asyncio.Task[Any] | None = None
+        self._is_cancelled = False  # before it was started
 
     def start(self) -> None:
+        if self._is_cancelled:
+            return
         self._task = asyncio.get_running_loop().create_task(self._coro, context=self._context)
         self._task.add_done_callback(lambda _: self._ended())
 
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        else:  # the signal came while the loop's thread was about to be asked
+            self._is_cancelled = True
+            self._coro.close()
+            self._ended()
 
     def done(self) -> bool:
-        return self._task is not None and self._task.done()
+        return self._is_cancelled if self._task is None else self._task.done()
 
     def result(self) -> Any:
         assert self._task is not None

@@ -1,9 +1,11 @@
-"""Signals that end a process: the first one asks for it, and what follows within two seconds is the same request."""
+"""Signals that end a process. The first one asks for it, and what follows within two seconds is the same request. The
+exception that it raises is raised again while a library loses it."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -13,6 +15,11 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 SAME_REQUEST_S = 2.0
 """Slurm tells the processes of a step to end, and so does its srun."""
+
+AGAIN_S = 1.0
+"""Interval at which a lost exception is raised again."""
+
+_before: list[Handler] = []  # of SIGALRM, while a request insists
 
 
 def end_only_later(number: int, handler: Handler = signal.SIG_DFL) -> None:
@@ -26,3 +33,52 @@ def end_only_later(number: int, handler: Handler = signal.SIG_DFL) -> None:
             os.kill(os.getpid(), number)
 
     signal.signal(number, again)
+
+
+def insist(end: Callable[[], object]) -> None:
+    """Calls ``end``, for a handler of a signal. If it raises, it is called again each second until ``arrived``, unless
+    its exception is being handled at that moment: a ``finally`` is never interrupted.
+
+    An exception of a handler is raised wherever the main thread happens to be. There a library may lose it: a module
+    of C or C++ that is being imported, a bare ``except``, a ``__del__``. The process would then go on for ever.
+    """
+    raised: list[BaseException] = []
+
+    def once() -> None:
+        try:
+            end()
+        except BaseException as error:
+            raised[:] = [error]
+            raise
+        arrived()
+
+    def again(number: int, frame: object) -> None:
+        del number, frame
+        if not _is_handled(raised[-1]):
+            once()
+
+    try:
+        once()
+    except BaseException:
+        if not _before:
+            _before.append(signal.signal(signal.SIGALRM, again))
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+        raise
+
+
+def arrived() -> None:
+    """Ends what ``insist`` began: its exception has come to where it was meant for. Does nothing where none is."""
+    if _before:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, _before.pop() or signal.SIG_DFL)
+
+
+def _is_handled(error: BaseException) -> bool:
+    """True in an ``except``, a ``finally`` or a ``with`` that an exception is passing, or one that was raised there."""
+    now, seen = sys.exception(), set[int]()
+    while now is not None and id(now) not in seen:
+        if now is error:
+            return True
+        seen.add(id(now))
+        now = now.__context__
+    return False

@@ -42,6 +42,14 @@ class LostError(RuntimeError):
     """A completion that no server gave, though they are there: its trajectory is broken, the run goes on."""
 
 
+async def _cancel_others() -> None:
+    """Ends whatever else goes on in this loop. A task that is open when its loop closes is reported as destroyed."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 class ServerPolicy:
     """``complete`` may be called for any number of requests at a time; requests of one rollout stay on one server."""
 
@@ -152,6 +160,7 @@ class ServerPolicy:
         if hasattr(self, "_fleet"):
             asyncio.run_coroutine_threadsafe(self._fleet.close(), self._loop).result(GRACE_S)
             self._fleet.end()
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(GRACE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=GRACE_S)
         self._loop.close()
@@ -257,3 +266,6 @@ class ServerPolicy:
             raise
         except Exception as error:
             raise EngineError(f"{what} failed: {type(error).__name__}: {str(error)[:500]}") from error
+        except BaseException:  # a signal's: nobody waits for the work any more
+            done.cancel()
+            raise
