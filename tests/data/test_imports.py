@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.rows import generate, open_rows, reads, survey
 from vtcli.errors import ConfigError, InputError
 
+ROOT = Path(__file__).resolve().parents[2]
 PICTURES = [np.full((20, 30, 3), shade, np.uint8) for shade in (10, 20, 30)]
 PNGS = [canvas.png(pixels) for pixels in PICTURES]
 HELD: list[dict[str, Any]] = [{"bytes": png, "path": None} for png in PNGS]
@@ -267,6 +270,39 @@ def test_hugging_face_sets_are_read_from_a_folder_and_as_a_stream(scheme: str, t
         assert [p.suffix for p in reads("train", 3, path=path)].count(".arrow") == 1
         with pytest.raises(InputError, match="has the splits train, and test is asked for"):
             generate(0, 0, "test", path=path, name="own")
+
+
+STREAM = """
+import sys
+
+import pyarrow as pa
+
+from vtcli.data.importers import hub
+
+
+class Stream:
+    def with_format(self, name):
+        return self
+
+    def iter(self, batch_size):
+        try:
+            while True:
+                yield pa.table({"a": [1]})
+        finally:
+            print("closed", sys.is_finalizing())
+
+
+rows = hub.StreamRows("mine", Stream())
+for row in (0, 1, 0):
+    print(rows.read(row))
+"""
+
+
+def test_the_readers_of_a_stream_are_closed_before_python_takes_its_modules_away() -> None:
+    """And before the stream begins again. The library's readers name exceptions of modules that are gone by then."""
+    done = subprocess.run([sys.executable, "-c", STREAM], cwd=ROOT, capture_output=True, text=True, check=True)
+    row = "{'a': 1}"
+    assert done.stdout.splitlines() == [row, row, "closed False", row, "closed False"]
 
 
 def test_a_mapping_covers_a_new_set_without_code(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ bytes are taken as they were stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -118,10 +119,15 @@ class StreamRows:
     def __init__(self, name: str, stream: Any) -> None:
         self.name = name
         self._stream = stream.with_format("arrow")
+        self._close: Callable[[], object] | None = None
         self._restart()
 
     def _restart(self) -> None:
-        self._tables: Iterator[Any] = iter(self._stream.iter(batch_size=1))
+        if self._close is not None:
+            self._close()
+        self._tables: Generator[Any] = self._stream.iter(batch_size=1)
+        # while Python is whole: at its end the library's readers would look for names of modules that are gone
+        self._close = weakref.finalize(self, self._tables.close)
         self._next = 0
 
     @property
