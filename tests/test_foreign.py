@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import itertools
 import json
 import re
@@ -32,7 +33,9 @@ from vtcli.judging import quoting, replies
 from vtcli.report import emergent, viewer
 from vtcli.sandbox.harness import repair
 from vtcli.sandbox.types import Help
+from vtcli.schema import Sample
 from vtcli.serve import answers, hosts, requests
+from vtcli.signals import rules
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 40_000
@@ -120,6 +123,39 @@ def file_of(tmp_path: Path, name: str) -> Callable[[str], object]:
     return read
 
 
+TRUTHS: dict[str, list[dict[str, Any]]] = {
+    "values": [{"axis": "xy", "value": [3, 4], "range": {"x": [0, 10], "y": [0, 10]}}],
+    "counts": [{"value": [3], "total": 9}],
+    "mathvista": [{"type": "list"}, {"type": "float", "precision": 1.0}, {"type": "text"}],
+    "dynamath": [{"type": "multiple choice"}, {"type": "float"}, {}],
+    "vlmblind": [{"task": task} for task in ("touching", "counting grid", "circled letter", "nested")],
+    "vlmblind_kit": [{"task": task} for task in ("olympic", "counting grid", "circled letter")],
+    "tablevqa": [{"split": split} for split in ("vtabfact", "fintabnetqa", "vwtq")],
+    "tir": [{"task": task, "side": 2} for task in ("ocr", "jigsaw", "spot_difference", "word_search", "maze")],
+    "chartqapro": [{}, {"exact": True}],
+}
+"""What a rule reads of a truth beside the answer: a task for each of its ways."""
+
+
+def scored(rule: str) -> Callable[[str], object]:
+    """A rule whose reply, answer and options are the text, each in turn and together."""
+
+    def sample(answer: str, truth: dict[str, Any]) -> Sample:
+        options = "".join(f"\n{letter}. {each}" for letter, each in zip("AB", truth.get("choices", ()), strict=False))
+        return Sample("s", "mine", "answer", "test", f"Which?{options}", answer, (), (), {"rule": rule, **truth})
+
+    def read(text: str) -> object:
+        kinds = TRUTHS.get(rule, [{}])
+        kinds = [*kinds, {"choices": [text, "b"]}] if rule in ("choices", "formula", "mmmu", "judge") else kinds
+        found: list[object] = []
+        for truth in [{**kind, "number": text} if rule == "mra" else kind for kind in kinds]:
+            for reply, answer in ((text, "5"), ("5", text), (text, text)):
+                found.append(rules.score(sample(answer, {"answers": [answer, "b"], **truth}), reply))
+        return found
+
+    return read
+
+
 def readers(tmp_path: Path) -> dict[str, tuple[Callable[[str], object], str]]:
     """Public readers of text from a policy, a judge, a client or a row, and the marks that each splits on."""
     tags = '<tool_call> </tool_call> <answer> </answer> <think> </think> <code> </code> { [ " 1 \\'
@@ -189,6 +225,7 @@ def readers(tmp_path: Path) -> dict[str, tuple[Callable[[str], object], str]]:
         "sandbox.repair": (lambda t: repair.repaired(t, Help()), "``` ~~~ \t \n a ' \" ( - \\n + #"),
         "report.viewer": (viewer.mark_tags, "<think> </think> < a"),
         "report.emergent": (emergent.written, ". crop( [ : ] , 1 a _ resize <tool_call>"),
+        **{f"signals {rule}": (scored(rule), "\\frac{ } 1 , A. answer\\ is") for rule in rules.RULES},
         "foreign": (lambda t: (visible(t), between(t, "<a>", "</a>"), between(t, "```", "```")), "<a> </a> ``` \x1b a"),
     }
 
@@ -226,29 +263,54 @@ def test_readers_of_text_from_outside_are_linear(tmp_path: Path) -> None:
 PATTERN_LENGTH, PATTERN_LIMIT_S = 5_000, 0.03
 
 
+def methods_of(name: str | None, source: str) -> str:
+    """The method by which a compiled pattern is asked; "search" unless only ``match`` or only ``fullmatch`` is."""
+    used = set(re.findall(rf"\b{name}\.(\w+)", source))
+    return next((each for each in ("match", "fullmatch") if used == {each}), "search")
+
+
+def built(value: object) -> Iterator[re.Pattern[Any]]:
+    """The patterns in a variable of a module, also in a tuple, a list or a mapping."""
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, tuple | list):
+        yield from itertools.chain.from_iterable(map(built, value))
+    elif isinstance(value, dict):
+        yield from itertools.chain.from_iterable(map(built, value.values()))
+
+
 def patterns() -> Iterator[tuple[str, str, re.Pattern[Any]]]:
     """Every regular expression that is written out in the package, with its place and its method; "search" where it is
-    compiled first. Those of the presets too."""
+    compiled first. Those that a module builds of parts while it is imported, and those of the presets too."""
     for path in sorted([*(ROOT / "vtcli").rglob("*.py"), *(ROOT / "stages").rglob("*.py")]):
-        if {"attacks", "signals"} & set(path.parts):  # scorers cut their texts before they read them
+        if "attacks" in path.parts:  # programs of ours read what ours write
             continue
-        tree = ast.parse(path.read_text())
+        source = path.read_text()
+        tree, place = ast.parse(source), path.relative_to(ROOT)
         spaces: dict[str, Any] = {"re": re}
         names = {n.value: ast.unparse(n.targets[0]) for n in ast.walk(tree) if isinstance(n, ast.Assign)}
+        of_parts = False
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.") and node.args):
                 continue
             method = ast.unparse(node.func).removeprefix("re.")
-            if not method.isidentifier() or method == "escape" or not isinstance(node.args[0], ast.Constant):
+            if not method.isidentifier() or method == "escape":
+                continue
+            if not isinstance(node.args[0], ast.Constant):
+                of_parts |= method == "compile"
                 continue
             flags = [word for word in (*node.args[1:], *(k.value for k in node.keywords)) if "re." in ast.unparse(word)]
             value = eval(ast.unparse(flags[0]), spaces) if flags and method != "sub" else 0  # re.X | re.Y
-            where = f"{path.relative_to(ROOT)}:{node.lineno}"
-            used = (
-                set(re.findall(rf"\b{names.get(node)}\.(\w+)", path.read_text())) if method == "compile" else {method}
+            anchored = (
+                methods_of(names.get(node), source)
+                if method == "compile"
+                else next((each for each in ("match", "fullmatch") if method == each), "search")
             )
-            anchored = next((each for each in ("match", "fullmatch") if used == {each}), "search")
-            yield where, anchored, re.compile(node.args[0].value, value)
+            yield f"{place}:{node.lineno}", anchored, re.compile(node.args[0].value, value)
+        if of_parts:
+            for name, variable in vars(importlib.import_module(".".join(place.with_suffix("").parts))).items():
+                for pattern in built(variable):
+                    yield f"{place}: {name}", methods_of(name, source), pattern
     for path in sorted((ROOT / "vtcli" / "data" / "importers" / "presets").glob("*.yaml")):
         preset = yaml.safe_load(path.read_text())
         for pattern in (*(preset.get("strip") or ()), *([preset["named"]] if preset.get("named") else ())):

@@ -32,7 +32,7 @@ OTHER = "other"
 """Operations without a name of their own: they are never called emergent."""
 
 _WORDS: Mapping[str, str] = {
-    "crop": r"\.(?:crop|crop_to|fit|imcrop)\b|\w\s*\[[^\]\n]*:[^\]\n]*,[^\]\n]*:",
+    "crop": r"\.(?:crop|crop_to|fit|imcrop)\b|\w\s*+\[[^\]\n:]{0,200}+:[^\]\n,]{0,200}+,[^\]\n:]{0,200}+:",
     "resize": r"\.(?:resize|thumbnail|reduce|scale|pyrUp|pyrDown|zoom)\b",
     "rotate": r"\.(?:rotate|rot90|transpose|warpAffine)\b",
     "flip": r"\.(?:flip|mirror|fliplr|flipud|transpose)\b",

@@ -74,7 +74,7 @@ def arrived() -> None:
 
 
 def _is_handled(error: BaseException) -> bool:
-    """True in an ``except``, a ``finally`` or a ``with`` that an exception is passing, or one that was raised there."""
+    """True in an ``except``, a ``finally`` or a ``with`` that this exception passes, also while another is handled."""
     now, seen = sys.exception(), set[int]()
     while now is not None and id(now) not in seen:
         if now is error:

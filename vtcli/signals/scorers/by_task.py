@@ -86,7 +86,7 @@ def vlmblind_kit(sample: Sample, text: str) -> Grade:
         both = re.search(r"\((\d{1,9}),\s{0,9}(\d{1,9})\)", text)
         found = [rows[1], columns[1]] if rows and columns else list(both.groups()) if both else []
         return Grade.of([int(n) for n in found] == [int(n) for n in re.findall(r"\d{1,9}", wanted)], found=bool(found))
-    inside = re.search(r"\{([^}\n]{0,400})\}", text)
+    inside = re.search(r"\{([^}\n]{0,400}+)\}", text)
     return Grade.of(inside is not None and inside[1] == wanted, found=inside is not None)
 
 

@@ -42,7 +42,8 @@ _DECLARES = re.compile(
     re.IGNORECASE,
 )
 _CONCLUDES = re.compile(
-    r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s?(?=[-+\d\\$(\[]|[a-zA-Z]\s?=)"
+    r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s?"
+    r"(?=[-+\d\\$(\[{|]|[a-zA-Z]\s?(?:[=^<>\u2208\u2264\u2265\u00b2\u00b3]|\*\*|[-+]\s?\d|\\(?:in|[lg]eq?)\b)|(?:ln|log|exp|sqrt|sin|cos|tan)\b)"
     rf"|(?:\u6240\u4ee5|\u56e0\u6b64|\u7b49\u4e8e|\u7b49\u65bc|\u5f97\u5230|\u53ef\u5f97)[{CJK}]{{0,6}}\s?[,:]?(?=\s?[-+\d\\$(\[])",
     re.IGNORECASE,
 )
@@ -66,6 +67,15 @@ _EQUALS = re.compile(r"(?<![<>!=:])={1,2}(?![=>])|[\u2248\u2208]|\\in(?![a-z])|\
 _ORDER = re.compile(r"[<>\u2264\u2265\u2260]|\\(?:leq?|geq?|neq?|lt|gt|leqslant|geqslant)(?![a-z])")
 _BREAK = re.compile(r"[,;\u3001]|\s(?:and|or)\s|\s(?:\u548c|\u6216|\u4e0e|\u53ca)\s")
 _OPEN, _CLOSE = "([{", ")]}"
+_DRESS = (  # around all of a text
+    re.compile(r"\*\*\s?((?:(?!\*\*).)+?)\s?\*\*\.?", re.DOTALL),
+    re.compile(r"\$([^$]+)\$\.?"),
+    re.compile(r"\\\(((?:(?!\\\().)+)\\\)\.?", re.DOTALL),
+    re.compile(r"\\\[((?:(?!\\\[).)+)\\\]\.?", re.DOTALL),
+)
+_SIZED = re.compile(r"\\(?:left|right)(?![a-z])\s?")
+_MEMBER = re.compile(r"[A-Za-z]\s?(?:\u2208|\\in(?![a-z]))\s?(?=[\[(])")
+_INDEX = re.compile(r"_\s?(?:\d|\{\s?\d\s?\})$")
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -85,7 +95,16 @@ def same_formula(text: str, answer: str) -> bool:
     Raises:
         EngineError: math-verify does not start, or does not answer for five minutes. That is the machine's fault.
     """
-    return _same(squeezed(boxed(text) or text), squeezed(boxed(answer) or answer))
+    given, wanted = (_undressed(squeezed(boxed(side) or side)) for side in (text, answer))
+    return _same(given, wanted)
+
+
+def _undressed(text: str) -> str:
+    """The text without what stands around all of it: ``**5**``, ``\\(5\\)``, ``\\[5\\]``."""
+    for form in _DRESS:
+        if match := form.fullmatch(text):
+            text = match[1].strip()
+    return text
 
 
 def _same(text: str, answer: str, depth: int = 0) -> bool:
@@ -94,6 +113,7 @@ def _same(text: str, answer: str, depth: int = 0) -> bool:
         return True
     if max(map(len, sides)) > MAX_CHARS or depth > 2:
         return same_words(*sides)
+    sides = [_MEMBER.sub("", _SIZED.sub("", side), count=1) for side in sides]
     shapes = [quantities.read(side) or _spelled(side) for side in sides]
     if None in shapes:
         if sum(_ORDER.search(side) is not None for side in sides) == 1 and any(side[:1] in _OPEN for side in sides):
@@ -105,7 +125,9 @@ def _same(text: str, answer: str, depth: int = 0) -> bool:
         if solved[0] is None or solved[1] is None:
             return solved[0] is solved[1] and _compared(sides[0], sides[1], None, None)
         sides = [solved[0], solved[1]]
-        lists = [_items(side) for side in sides]
+        lists = [
+            [side] if isinstance(shape, Parts) else _items(side) for side, shape in zip(sides, shapes, strict=True)
+        ]
         if len(lists[0]) > 1 or len(lists[1]) > 1:
             return _same_items(sides, lists, depth)
         shapes = [quantities.read(side) for side in sides]
@@ -125,9 +147,15 @@ def _spelled(text: str) -> Quantity | None:
 
 
 def _interval(text: str) -> str | None:
-    """``1 < x \\le 3`` as ``(1, 3]``; None for another relation."""
+    """``1 < x \\le 3`` as ``(1, 3]``, ``x > 1`` as ``(1, \\infty)``; None for another relation."""
     text = plain(text)
     signs, parts = _ORDER.findall(text), _ORDER.split(text)
+    if len(parts) == 2 and signs[0] != "\u2260" and is_name(parts[0]) != is_name(parts[1]):
+        named_first = is_name(parts[0])
+        end, closed = parts[named_first].strip(), signs[0] in "\u2264\u2265"
+        if (signs[0] in ">\u2265") == named_first:
+            return f"{'[' if closed else '('}{end}, \\infty)"
+        return f"(-\\infty, {end}{']' if closed else ')'}"
     if len(parts) != 3 or not is_name(parts[1]) or not set(signs) <= {"<", "\u2264"}:
         return None
     return f"{'(' if signs[0] == '<' else '['}{parts[0].strip()}, {parts[2].strip()}{')' if signs[1] == '<' else ']'}"
@@ -221,9 +249,11 @@ def _same_items(sides: Sequence[str], lists: Sequence[Sequence[str]], depth: int
     ordered = any(frame in ("()", "[]", "(]", "[)") for frame in brackets)
     if ordered:
         return all(_same(a, b, depth + 1) for a, b in zip(given, wanted, strict=True))
-    left = list(wanted)
+    left, indexed = list(wanted), [any(_INDEX.search(_named(item)) for item in items) for items in lists]
     for each in given:
-        names = [_EQUALS.split(item)[0].strip() if _EQUALS.search(item) else "" for item in (each, *left)]
+        names = [_named(item) for item in (each, *left)]
+        if indexed.count(True) == 1:
+            names = [_INDEX.sub("", name) for name in names]  # x = 1 is x_1 = 1
         found = next(
             (
                 k
@@ -237,6 +267,11 @@ def _same_items(sides: Sequence[str], lists: Sequence[Sequence[str]], depth: int
             return False
         left.pop(found)
     return True
+
+
+def _named(item: str) -> str:
+    """The name of a value, ``x`` in ``x = 1``; empty for a value alone."""
+    return _EQUALS.split(item)[0].strip() if _EQUALS.search(item) else ""
 
 
 def _solved(text: str, depth: int) -> str | None:

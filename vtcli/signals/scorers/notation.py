@@ -18,7 +18,7 @@ CJK = "\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _DASHES: dict[int, str] = dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2212, 0xFE63), "-")
 _TYPED = (
     {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full width
-    | {0x3000: " ", 0x3002: ". ", 0x2044: "/", 0x2215: "/"}
+    | {0x3000: " ", 0x3002: ". ", 0x2044: "/", 0x2215: "/", 0x2236: ":"}
     | dict.fromkeys((0x300C, 0x300D, 0x300E, 0x300F, 0x201C, 0x201D), '"')
     | {0x2018: "'", 0x2019: "'", 0xA0: " ", 0x202F: " ", 0x2009: " "}
 )
@@ -41,12 +41,16 @@ _SIGNS = (
     (re.compile(r"\\pm(?![a-z])|\+/-"), "\u00b1"),
     (re.compile(r"\\sqrt\s?(?=[{\d])"), "\u221a"),
     (re.compile(r"\\([%#&])"), r"\1"),
+    (re.compile(r"(?<=[\d ])per cent\b", re.IGNORECASE), "%"),
 )
 _POWER = re.compile(r"[\u2070\u00b9\u00b2\u00b3\u2074-\u207b]+")
 _WHOLE_POWER = re.compile(r"\^\s?\{\s?([-+]?\d{1,3})\s?\}")
 _VULGAR = re.compile(r"[\u00bc-\u00be\u2150-\u215e]")
 _SIMPLE = r"\s?[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})\s?"
 _FRACTION = re.compile(rf"\\[dtc]?frac\s?(?:\{{({_SIMPLE})\}}\s?\{{({_SIMPLE})\}}|(\d)\s?(\d)|\{{(\d)\}}\s?(\d))")
+_MINUS_WHOLE = re.compile(
+    r"(?<![\w)\]}])-\s?\(\s?(\d{1,60}(?:\.\d{1,60})?(?:\s?/\s?\d{1,60}(?:\.\d{1,60})?)?)\s?\)(?!\s?[\w^(])"
+)
 _DOLLARS = re.compile(r"(?<!\\)\$(?=\S)([^$\n]{1,400})(?<!\s)(?<!\\)\$(?!\d)")
 _MONEY_SIGN = re.compile(r"(?<![\w.])-\s?(\\?\$|[\u20ac\u00a3\u00a5\u20a9\u20b9])\s?(?=\.?\d)")
 _SCIENTIFIC = re.compile(
@@ -122,15 +126,15 @@ def plain(text: str) -> str:
     A minus with a space behind it is a sign after ``=``, ``is``, a bracket or at the begin of a line, but not where
     several lines begin so: there it is a bullet.
     """
-    text = _WHOLE_POWER.sub(r"^\1", without_thousands(spaced(squeezed(text))))
+    text = _WHOLE_POWER.sub(r"^\1", without_thousands(spaced(undollared(squeezed(text)))))
     text = unwrapped(_SPACES.sub(lambda m: "" if m[0] in ("\\!", "\\left", "\\right") else " ", text))
     text = _DEGREE.sub("\u00b0", text.translate(_DASHES))
     for pattern, sign in _SIGNS:
         text = pattern.sub(sign, text)
-    text = undollared(text)
+    text = undollared(text).replace("\\$", "$")
     text = _POWER.sub(lambda m: "^" + _digits(m[0]), text)
     text = _VULGAR.sub(lambda m: f" {_digits(m[0])} ", text)
-    text = _FRACTION.sub(_written, text)
+    text = _MINUS_WHOLE.sub(r"-\1", _FRACTION.sub(_written, text))
     text = _BLANKS.sub(" ", text)
     if len(_BULLET.findall(text)) > 1:
         text = _BULLET.sub("\u2022 ", text)
@@ -153,6 +157,8 @@ def _digits(signs: str) -> str:
 def _written(match: re.Match[str]) -> str:
     """``\\frac{1}{2}`` as ``1/2``, with a blank before it where a number comes before: a mixed number."""
     above, below = (part.strip() for part in match.groups() if part is not None)
+    if below.startswith("-"):
+        above, below = above[1:] if above.startswith("-") else f"-{above.lstrip('+')}", below[1:]
     before = match.string[: match.start()].rstrip()[-1:] if match.start() else ""
     return f" {above}/{below} " if before.isdigit() else f"{above}/{below} "
 
@@ -180,6 +186,8 @@ _MIXED = re.compile(
 )
 
 
+_FUNCTION = re.compile(r"(?<![\\A-Za-z])((?:arc)?(?:sin|cos|tan)|cot|csc|log|ln|exp)(?![A-Za-z])")
+_NATURAL = re.compile(r"\\log\s?_\s?(?:\{\s?e\s?\}|e)")
 _DEGREES = re.compile(
     r"(\\?(?:sin|cos|tan|cot|sec|csc))\s?\(?(\d{1,9}(?:\.\d{1,9})?)\s?(?:\^\s?\{?\s?\\circ\s?\}?|\u00b0)\s?\)?"
 )
@@ -189,6 +197,7 @@ def latex(text: str) -> str:
     """A formula as math-verify reads it: ``2√3`` is ``2\\sqrt{3}``, ``∞`` is ``\\infty``, ``x²`` is ``x^{2}``, ``1
     1/4`` is ``(1+\\frac{1}{4})``, ``6e23`` is ``6\\times 10^{23}``."""
     text = _DEGREES.sub(r"\1(\\frac{\2\\pi}{180})", squeezed(text).translate(_DASHES))
+    text = _NATURAL.sub(r"\\ln ", _FUNCTION.sub(r"\\\1", text))
     text = _POWER.sub(lambda m: f"^{{{_digits(m[0])}}}", text)
     text = _VULGAR.sub(lambda m: f" {_digits(m[0])} ", text)
     text = _ROOT.sub(lambda m: f"{_ROOTS[m[1]]}{{{m[2] or m[3]}}}", text).replace("\u221a{", "\\sqrt{")

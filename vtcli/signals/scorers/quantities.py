@@ -33,11 +33,11 @@ _NUMBER = re.compile(
 )
 _PART = r"\d{1,60}(?:\.\d{1,60})?"
 _SERIES = re.compile(
-    rf"(?P<first>[-+]?{_PART})(?:(?P<dash>\s?(?:-{{1,2}}|~|\bto\b|\bthrough\b)\s?)|(?P<colon>\s?:\s?)|(?P<slash>/)|(?P<dot>\.))"
+    rf"(?<!\d)(?P<first>[-+]?{_PART})(?:(?P<dash>\s?(?:-{{1,2}}|~|\bto\b|\bthrough\b)\s?)|(?P<colon>\s?:\s?)|(?P<slash>/)|(?P<dot>\.))"
     rf"(?P<rest>{_PART}(?:\s?[-/:.]\s?{_PART}){{0,6}})"
 )
 _BETWEEN = re.compile(rf"(?:between|from)\s({_PART})\s?(?:and|to|-)\s?({_PART})", re.IGNORECASE)
-_HALF_DAY = re.compile(r"\s?\b([ap])\.?\s?m\b\.?", re.IGNORECASE)
+_HALF_DAY = re.compile(r"(?:\s?\b|(?<=\d))([ap])\.?\s?m\b\.?", re.IGNORECASE)
 _BOUND_SIGNS = {"<": "<", ">": ">", "\u2264": "\u2264", "\u2265": "\u2265", "\u2260": "\u2260"}
 _FLIPPED = {"<": ">", ">": "<", "\u2264": "\u2265", "\u2265": "\u2264", "\u2260": "\u2260"}
 _BOUND_WORDS = (
@@ -305,6 +305,8 @@ def _parts(text: str) -> Parts | None:
     if match["first"].startswith("-"):
         first = [-first[0], *first[1:]]
     scale, unit, end = _measure(text, match.end())
+    if end == match.end() and re.match(r"[A-Za-z](?![A-Za-z])", text[end:]):
+        return None  # 2-8i
     rest = f"{text[: match.start()]} {text[end:]}"
     if _ALGEBRA.search(rest.replace(":", " ")) or re.search(r"(?<![A-Za-z])[B-HJ-Zb-hj-z](?![A-Za-z])", rest):
         return None
@@ -371,7 +373,7 @@ def _bound(text: str) -> Bound | None:
 
 
 _NAME = re.compile(
-    rf"(?:(?!\\(?:d?frac|sqrt|log|ln|int|sum|left|right)\b)\\[A-Za-z]+|[A-Za-z\u0370-\u03ff{CJK}\u2220\u25b3\u2206\u00b0']"
+    rf"(?:(?!\\(?:d?frac|sqrt|log|ln|int|sum|left|right)\b)\\[A-Za-z]++|[A-Za-z\u0370-\u03ff{CJK}\u2220\u25b3\u2206\u00b0']"
     r"|_(?:\{[^{}]{0,40}\}|\w)|(?<=[A-Za-z}])\s?\([^()]{0,40}\)|\{[A-Za-z ,\\]{0,40}\}|[\s,.:~*$]){1,80}"
 )
 
