@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from vtcli import judging
 from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
+from vtcli.benchmarks.samples import Part
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.data.importers.trajectories import ImportedRuns
@@ -28,7 +30,7 @@ from vtcli.envs import video_frames
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.foreign import print_line
@@ -51,20 +53,21 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs import eval_shards
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
+from vtcli.runs.identity import Identity, listed
 from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.questions import DatasetQuestions
-from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with_rules
 from vtcli.statistics.rows import make_row, summarise
-from vtcli.store import disk, records
+from vtcli.store import disk, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.journal import Journal
 from vtcli.store.models import source_model
+from vtcli.store.retention import link
 from vtcli.store.videos import portable
 
 Key = tuple[str, str]  # form and sample id
@@ -77,6 +80,7 @@ RUNTIME_KEYS = (
     *("eval.device", "eval.merge", "eval.label"),
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
+TRAJECTORIES = "trajectories.jsonl"
 MEASURED = 256  # stored or imported trajectories at a time
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
 
@@ -142,7 +146,7 @@ class Config:
         at_least(0, self, "shown")
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
-        eval_shards.require(self.shard, self.merge, self.policy)
+        require_shards(self.shard, self.merge, self.policy)
         card = read_card(self.env)
         video_frames.require(self.frames, card, self.limits.max_images, offered=self.tools == "offered")
         if self.policy == "oracle":
@@ -197,9 +201,8 @@ def run(config: Config) -> Artifact:
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
     read = {**(source.files if source else {}), **config.benchmarks.files(), **config.imported.files()}
-    whole = eval_shards.WholeRun(settings, config.job, made_from, free)
-    parts = whole.shards(store, config.merge)
-    own, kind = (whole.of(config.shard), "trajectories") if config.shard else (settings, "report")
+    parts = _shards(config, settings, store, made_from, free) if config.merge is not None else []
+    own, kind = (_of_shard(settings, config.shard), "trajectories") if config.shard else (settings, "report")
     with open_run(own, "eval", kind, config.job, made_from, Scope(free, read, lineage=parts)) as stage:
         if stage.reused:
             if not config.shard:
@@ -216,7 +219,7 @@ def run(config: Config) -> Artifact:
             runs = _ImportedGroups.of(config.imported.read(images, stage.work, config.bad_rows), config.seed)
         samples = runs.samples if runs else _samples(config, data, images, worlds)
         if parts:
-            eval_shards.put(parts, stage, images)
+            _put_together(parts, stage, images)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
         signals = with_rules((config.signals | config.metrics).values(), own_rules(config.benchmark))
@@ -227,8 +230,69 @@ def run(config: Config) -> Artifact:
             found, probe = loop.run(rollouts.collect(samples))
         rolled = _Results(found, probe, images, family.chat.image_tokens if family else None)
         if config.shard:
-            return eval_shards.finish(stage, found, images)
+            out = stage.work / "shard"
+            shutil.rmtree(out, ignore_errors=True)
+            folder.save_trajectories(out, found, images)
+            return stage.commit(out, {"trajectories": len(found)})
         return _finish(config, stage, source.name if source else config.model, parents, rolled)
+
+
+def require_shards(shard: str | None, merge: int | None, policy: str) -> None:
+    """Raises ``ConfigError`` for a shard that is none, for both at once, and for imported trajectories."""
+    shards.numbers(shard, "eval.shard")
+    if policy == "imported" and (shard or merge is not None):
+        given = f"eval.shard={shard}" if shard else f"eval.merge={merge}"
+        raise ConfigError(f"eval.policy=imported reads all trajectories at once; got {given}. Leave it out")
+    if shard and merge is not None:
+        raise ConfigError(f"eval.shard={shard} and eval.merge={merge}: expected one of the two at most")
+    if merge is not None:
+        shards.names(merge, "eval")
+
+
+def _of_shard(settings: RunSettings, shard: str) -> RunSettings:
+    """The settings of a shard, which is an artifact with a name of its own."""
+    return replace(settings, name=shards.name_of(settings.name, shard))
+
+
+def _shards(
+    config: Config, settings: RunSettings, store: ArtifactStore, parents: Sequence[Artifact], free: Sequence[str]
+) -> list[Artifact]:
+    """The newest shards 1/merge to merge/merge of exactly this configuration, seed, model and data.
+
+    Raises:
+        InputError: some are missing; says how to make them.
+    """
+    names = shards.names(config.merge or 0, "eval")
+    requests: dict[str, str] = {}
+    for shard in names:
+        job = {**config.job, "eval": {**config.job["eval"], "shard": shard}}
+        own = _of_shard(settings, shard)
+        requests[fingerprint("eval", "trajectories", own, job, parents, runtime_keys=free)] = shard
+    found = {requests[r]: a for a in store.ls() if (r := a.manifest.identity.get("request")) in requests}
+    of = f"{settings.name} with this configuration, model, data and seed"
+    shards.require_all(found, names, "eval", of, store.root)
+    return [store.resolve(found[name].ref, "trajectories") for name in names]
+
+
+def _put_together(parts: Sequence[Artifact], stage: StageRun, images: ImageStore) -> None:
+    """Puts the trajectories of all shards and their images into the work folder. The merge then goes on as a run that
+    was interrupted after its last trajectory: rewards, tables and pages are made once, over everything.
+
+    Raises:
+        InputError: a shard was made from other files, or with other code from outside.
+    """
+    for each in parts:
+        if changed := Identity.read(each.manifest.identity).changes(stage.identity):
+            raise InputError(
+                f"{each.ref} was made before {listed(changed)} changed, so it is no part of this evaluation. Make it "
+                "again."
+            )
+    for each in parts:
+        for source in sorted((each.path / "images").rglob("*.png")):
+            link(source, images.root / source.relative_to(each.path / "images"))
+    with disk.checked(stage.work, "put the shards together in"):
+        whole = b"".join((each.path / TRAJECTORIES).read_bytes() for each in parts)
+    disk.write_atomic(stage.work / TRAJECTORIES, whole)
 
 
 def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
@@ -236,10 +300,12 @@ def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: 
     forms, asked = config.forms if config.tools == "offered" else ("answer",), config.benchmarks
     if data is not None:
         asked = DatasetQuestions(data, forms, config.split, config.max_samples, config.bad_rows)
-    found = asked.load(images, eval_shards.part(config.shard))
+    found = asked.load(images, Part(*shards.numbers(config.shard, "eval.shard")))
     shown = video_frames.shown(found, config.frames, images, config.limits.max_images, whole=not config.shard)
     samples = {(sample.form, sample.id): worlds.offer(sample) for sample in shown}
-    eval_shards.require_some(samples, asked.where, config.shard)
+    if not samples:
+        fewer = f" for shard {config.shard}: make fewer" if config.shard else ""
+        raise InputError(f"there is no question in {asked.where}{fewer}.")
     return samples
 
 
@@ -288,7 +354,7 @@ class _Rollouts:
         Every trajectory is stored as soon as it is measured, and what an earlier attempt stored is not done again,
         unless it broke; what its judge left without a verdict is measured again. Whole groups are rewarded at once.
         """
-        config, path = self.config, self.stage.work / "trajectories.jsonl"
+        config, path = self.config, self.stage.work / TRAJECTORIES
         asked = [(sample, config.asked(sample.task)) for sample in samples.values()]
         groups = [GroupRequest(sample, count, config.seed, sampling) for sample, (count, sampling) in asked]
         made: Mapping[str, Trajectory] = {}
@@ -458,7 +524,7 @@ def _check(found: Sequence[Scored], config: Config, stage: StageRun, measure: Si
     rolled_out = [s.trajectory for s in found]
     refuse_no_room(rolled_out, config.limits, "eval.limits.max_tokens")
     broken = [t for t in rolled_out if t.stop is Stop.BROKEN]
-    where = f"eval ({stage.work / 'trajectories.jsonl'})"
+    where = f"eval ({stage.work / TRAJECTORIES})"
     refuse_broken(len(broken) / len(rolled_out), config.max_broken, broken, "eval", where)
     if broken:
         print_line(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}")
@@ -514,7 +580,9 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
-        commands=eval_shards.command_of_whole(running()),
+        commands=[re.sub(r" eval\.merge=\S+", "", command)]
+        if (command := running())
+        else [],  # the page of a whole run
         lineage="\n".join(stage.store.lineage(str(p.path)).text() for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),
@@ -535,7 +603,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
 
 def _print_again(config: Config, report: Artifact, parents: Mapping[str, Artifact]) -> None:
     """Prints the tables of a report that was made before, from what it stores, under the label of this command."""
-    found = list(records.read(report.path / "trajectories.jsonl", Scored))
+    found = list(records.read(report.path / TRAJECTORIES, Scored))
     judge, stored = answers_by(config.job) or results.ORACLE, folder.load_series(report.path)[-1].label
     label = config.label or stored
     if label != stored:

@@ -37,7 +37,6 @@ from vtcli.config import binding, compose
 from vtcli.data.importers.trajectories import ImportedRuns, QuestionSet
 from vtcli.engines.openai import baseline
 from vtcli.errors import ConfigError, InputError
-from vtcli.runs import eval_shards
 from vtcli.schema import Scored, Stop
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
@@ -269,4 +268,4 @@ def test_files_go_with_their_policy() -> None:
 @pytest.mark.parametrize(("shard", "merge", "told"), [("1/2", None, "eval.shard=1/2"), (None, 2, "eval.merge=2")])
 def test_files_are_read_whole(shard: str | None, merge: int | None, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        eval_shards.require(shard, merge, "imported")
+        stage.require_shards(shard, merge, "imported")
