@@ -155,7 +155,8 @@ class Config:
             self.endpoint.require(card, offered=self.tools == "offered")
         self.imported.require(self.policy)
         for task in (None, *self.benchmark):
-            count, sampling = self.asked(task)
+            drawing = self.drawing(task)
+            count, sampling = drawing.count, drawing.sampling
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
                 raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
             if self.probe and self.probe.continuations > 1 and sampling.temperature == 0:
@@ -174,12 +175,11 @@ class Config:
         tools = tools_of(self.job)
         return BenchmarkQuestions(self.benchmark, self.benchmarks_in, tools, self.seed, self.max_samples)
 
-    def asked(self, task: str | None) -> tuple[int, Sampling]:
+    def drawing(self, task: str | None) -> Drawing:
         """Rollouts of each question of a task and how they are sampled; what its benchmark leaves open is eval's."""
         own = generation_of(task, self.benchmark, self.generation)
         sampling = Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
-        drawn = Drawing(self.samples_per_question, sampling).of(own)
-        return drawn.count, drawn.sampling
+        return Drawing(self.samples_per_question, sampling).of(own)
 
 
 def run(config: Config) -> Artifact:
@@ -201,7 +201,9 @@ def run(config: Config) -> Artifact:
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
     read = {**(source.files if source else {}), **config.benchmarks.files(), **config.imported.files()}
-    parts = _shards(config, settings, store, made_from, free) if config.merge is not None else []
+    parts: list[Artifact] = []
+    if config.merge is not None:
+        parts = _shards(shards.names(config.merge, "eval"), settings, config.job, made_from, free, store)
     own, kind = (_of_shard(settings, config.shard), "trajectories") if config.shard else (settings, "report")
     with open_run(own, "eval", kind, config.job, made_from, Scope(free, read, lineage=parts)) as stage:
         if stage.reused:
@@ -255,19 +257,24 @@ def _of_shard(settings: RunSettings, shard: str) -> RunSettings:
 
 
 def _shards(
-    config: Config, settings: RunSettings, store: ArtifactStore, parents: Sequence[Artifact], free: Sequence[str]
+    names: Sequence[str],
+    settings: RunSettings,
+    job: Mapping[str, Any],
+    parents: Sequence[Artifact],
+    free: Sequence[str],
+    store: ArtifactStore,
 ) -> list[Artifact]:
-    """The newest shards 1/merge to merge/merge of exactly this configuration, seed, model and data.
+    """Returns the newest shards ``names`` (1/4, 2/4, …) of exactly this configuration, seed, model and data.
 
     Raises:
         InputError: some are missing; says how to make them.
     """
-    names = shards.names(config.merge or 0, "eval")
     requests: dict[str, str] = {}
     for shard in names:
-        job = {**config.job, "eval": {**config.job["eval"], "shard": shard}}
-        own = _of_shard(settings, shard)
-        requests[fingerprint("eval", "trajectories", own, job, parents, runtime_keys=free)] = shard
+        its_job = {**job, "eval": {**job["eval"], "shard": shard}}
+        its_settings = _of_shard(settings, shard)
+        request = fingerprint("eval", "trajectories", its_settings, its_job, parents, runtime_keys=free)
+        requests[request] = shard
     found = {requests[r]: a for a in store.ls() if (r := a.manifest.identity.get("request")) in requests}
     of = f"{settings.name} with this configuration, model, data and seed"
     shards.require_all(found, names, "eval", of, store.root)
@@ -355,8 +362,8 @@ class _Rollouts:
         unless it broke; what its judge left without a verdict is measured again. Whole groups are rewarded at once.
         """
         config, path = self.config, self.stage.work / TRAJECTORIES
-        asked = [(sample, config.asked(sample.task)) for sample in samples.values()]
-        groups = [GroupRequest(sample, count, config.seed, sampling) for sample, (count, sampling) in asked]
+        asked = [(sample, config.drawing(sample.task)) for sample in samples.values()]
+        groups = [GroupRequest(sample, drawn.count, config.seed, drawn.sampling) for sample, drawn in asked]
         made: Mapping[str, Trajectory] = {}
         if self.imported:
             groups, made = self.imported.groups, self.imported.trajectories
@@ -419,7 +426,9 @@ class _Rollouts:
         """The continuations of the probe, stored and resumed as trajectories are."""
         config, path = self.config, self.stage.work / "probe.jsonl"
         assert config.probe is not None
-        planner = ProbePlanner(config.probe, config.seed, self.images, samples, lambda task: config.asked(task)[1])
+        planner = ProbePlanner(
+            config.probe, config.seed, self.images, samples, lambda task: config.drawing(task).sampling
+        )
         probe = ProbeRun(planner, found, path)
         if left := await probe.requests():
             conditions = ", ".join(probe.conditions)
@@ -454,9 +463,17 @@ class _Rollouts:
             )
         clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
         places = None if room is None else Admission(room, config.limits.max_tokens)
-        parts = (policy, chat, self.worlds, config.limits, self._measure_texts if other else self.measure)
         try:
-            yield Stream(*parts, clock=clock, claims=self.claims, admission=places)
+            yield Stream(
+                policy,
+                chat,
+                open_env=self.worlds,
+                limits=config.limits,
+                measure=self._measure_texts if other else self.measure,
+                clock=clock,
+                claims=self.claims,
+                admission=places,
+            )
         finally:
             if opened is not None:
                 await compute(opened.close)
@@ -539,7 +556,7 @@ def _benchmark_results(
     """Figures of each benchmark, from the stored trajectories alone."""
 
     def setting(name: str) -> results.RunSetting:
-        decoding = Drawing(*config.asked(name)).words(config.limits.max_turns, config.frames)
+        decoding = config.drawing(name).words(config.limits.max_turns, config.frames)
         return results.RunSetting(label, judge, decoding)
 
     return results.of_each(config.benchmark, found, setting, seed=config.seed)
@@ -580,9 +597,8 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
-        commands=[re.sub(r" eval\.merge=\S+", "", command)]
-        if (command := running())
-        else [],  # the page of a whole run
+        # The page of a merge names the command that makes the whole report at once.
+        commands=[re.sub(r" eval\.merge=\S+", "", command)] if (command := running()) else [],
         lineage="\n".join(stage.store.lineage(str(p.path)).text() for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),

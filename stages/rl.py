@@ -169,8 +169,13 @@ class Config:
     @property
     def benchmarks(self) -> BenchmarkQuestions:
         """The questions of benchmarks, for validation."""
-        asked = (self.benchmark if self.validate.every else {}, self.validate.benchmarks_in)
-        return BenchmarkQuestions(*asked, tools_of(self.job), self.seed, self.validate.prompts)
+        return BenchmarkQuestions(
+            benchmarks=self.benchmark if self.validate.every else {},
+            folder=self.validate.benchmarks_in,
+            tools=tools_of(self.job),
+            seed=self.seed,
+            limit=self.validate.prompts,
+        )
 
 
 NAME = "policy"  # of the artifact, without name=
@@ -370,10 +375,18 @@ def _train(run: _Training) -> None:
 def _stream(run: _Training) -> Stream:
     """Rolls out, measures every trajectory, and rewards every group, each as soon as it is finished."""
     config, policy = run.config, run.policy
-    parts = (policy, run.family.chat, run.worlds, config.limits, run.measure)
-    claims = Claims(run.images, run.worlds.sandbox.verify, run.measure)
     room = None if policy.cache_tokens is None else Admission(policy.cache_tokens, config.limits.max_tokens)
-    return Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns, claims=claims, admission=room)
+    return Stream(
+        policy,
+        run.family.chat,
+        open_env=run.worlds,
+        limits=config.limits,
+        measure=run.measure,
+        clock=policy.clock,
+        lockstep=config.lockstep_turns,
+        claims=Claims(run.images, run.worlds.sandbox.verify, run.measure),
+        admission=room,
+    )
 
 
 def _round(run: _Training, step: int, number: int) -> RoundRequest:
@@ -407,14 +420,41 @@ def _validator(run: _Training) -> Validator:
     exams: list[validation.Exam] = []
     if settings.split is not None:
         last = [phase for phase in config.phases if settings.form in (None, phase.form)][-1]
-        rows = (run.held_out, last.form, last.reward, config.tasks, config.bad_rows, run.images, run.worlds.offer)
-        exams.append(HeldOut(settings, *rows, config.sampling, config.seed))
+        exams.append(
+            HeldOut(
+                settings,
+                run.held_out,
+                form=last.form,
+                reward=last.reward,
+                tasks=config.tasks,
+                bad_rows=config.bad_rows,
+                images=run.images,
+                offer=run.worlds.offer,
+                sampling=config.sampling,
+                seed=config.seed,
+            )
+        )
     if config.benchmarks.benchmarks:
-        images = run.retention.benchmarks(run.family.sizing(config.images))
-        asked = (config.benchmarks, settings.drawn(config.sampling), answers_by(config.job) or ORACLE)
-        exams.append(BenchmarkExam(*asked, images, run.worlds.offer))
-    parts = (run.loop, _stream(run), run.phases, run.retention, run.stage, run.check)
-    return Validator(settings, exams, *parts, config.compress_logs)
+        exams.append(
+            BenchmarkExam(
+                config.benchmarks,
+                drawn=settings.drawn(config.sampling),
+                judge=answers_by(config.job) or ORACLE,
+                images=run.retention.benchmarks(run.family.sizing(config.images)),
+                offer=run.worlds.offer,
+            )
+        )
+    return Validator(
+        settings,
+        exams,
+        loop=run.loop,
+        stream=_stream(run),
+        phases=run.phases,
+        retention=run.retention,
+        stage=run.stage,
+        check=run.check,
+        compress=config.compress_logs,
+    )
 
 
 def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:
@@ -434,8 +474,17 @@ def _require_agreement(run: _Training) -> None:
     from vtcli.engines.parity import ParityCheck, require_at_start, starts
 
     config, room = run.config, max(ROOM, run.config.limits.max_tokens)
-    engines, log = (run.policy, run.learner, run.family, run.view), run.stage.work / "parity.jsonl"
-    check = ParityCheck(*engines, config.backend.dtype, config.parity, room, config.temperature)
+    log = run.stage.work / "parity.jsonl"
+    check = ParityCheck(
+        run.policy,
+        run.learner,
+        run.family,
+        run.view,
+        dtype=config.backend.dtype,
+        bounds=config.parity,
+        room=room,
+        temperature=config.temperature,
+    )
     sampled = check.sample(run.loop, derive_seed(config.seed, "parity", starts(log), run.learner.rank))
     run.phases.learn()
     require_at_start(check, sampled, log)
