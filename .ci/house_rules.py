@@ -83,8 +83,8 @@ def tables_of_rich(tree: Tree) -> Iterator[Violation]:
 
 
 _DIRECT = re.compile(r"\b(?:typer|click)\.echo\(|sys\.std(?:err|out)\.writes?(?:lines)?\(|traceback\.print_")
-_PRINTERS = ("vtcli/sandbox/", "vtcli/attacks/", "vtcli/foreign.py")
-"""Files that may write to the terminal themselves; the first two print in processes of their own."""
+_PRINTERS = ("vtcli/sandbox/", "vtcli/foreign.py")
+"""Files that may write to the terminal themselves; the sandbox prints in processes of its own."""
 
 
 def prints(tree: Tree) -> Iterator[Violation]:

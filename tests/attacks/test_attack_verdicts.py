@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vtcli.attacks import judge, suite, table
-from vtcli.attacks.case import Attack, AttackFinding, AttackVerdict, CaseRecord, ends, preamble, program, reports
-from vtcli.attacks.scene import Scene, picture
-from vtcli.errors import ConfigError
 from vtcli.sandbox.types import TIERS, OutputImage, RunResult, Status
+
+from . import judge, suite
+from .case import Attack, AttackFinding, AttackVerdict, CaseRecord, ends, preamble, program, reports
+from .scene import Scene, picture
 
 PICTURE = picture()
 X1, Y1, X2, Y2 = judge.CROP
@@ -133,7 +133,7 @@ def test_every_case_compiles_has_its_own_name_and_a_known_family() -> None:
 def test_cases_are_chosen_by_name_family_or_pattern() -> None:
     assert {c.name.split(".")[0] for c in suite.chosen(("net", "hang.*"))} == {"net", "hang"}
     assert [c.name for c in suite.chosen(("net.tcp",))] == ["net.tcp"]
-    with pytest.raises(ConfigError, match=r"nowhere.*families: fs, net"):
+    with pytest.raises(ValueError, match=r"nowhere.*families: fs, net"):
         suite.chosen(("nowhere",))
 
 
@@ -153,16 +153,3 @@ def test_the_scene_knows_what_was_done_to_it() -> None:
     finally:
         scene.close()
     assert not scene.folder.exists()
-
-
-def test_the_table_counts_and_names_what_was_not_held() -> None:
-    found = [
-        AttackFinding("fs.read_passwd", AttackVerdict.HELD, "ok"),
-        AttackFinding("net.tcp", AttackVerdict.BROKEN, "ok", ("got tcp",), 0.2),
-    ]
-    assert "got tcp" in table.line(found[1])
-    assert table.line(found[0]).count("\n") == 0
-    assert table.summary(found).splitlines()[-1].split() == ["all", "1", "0", "1", "0"]
-    assert table.failed(found)
-    assert not table.failed(found[:1])
-    assert table.as_json(found, {"tier": "full"}, 0)["sandbox"] == {"tier": "full"}

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sandbox_world import descriptors, picture
 
-from vtcli.attacks.scene import picture
 from vtcli.sandbox.host.episode import Descriptors, PooledEpisode
 from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.protocol import frames
 from vtcli.sandbox.protocol.arena import SealedPixels
 from vtcli.sandbox.protocol.replies import GuardAnswer, parse_answer
-from vtcli.sandbox.types import Picture, RunResult, Setup, Status
+from vtcli.sandbox.types import RunResult, Setup, Status
 
 LIMIT = 2**22
 numbers = st.one_of(st.integers(-3, 300), st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none())
@@ -73,7 +73,7 @@ class Answering(PooledEpisode):
     def __init__(self, data: bytes) -> None:
         ours, self.theirs = frames.pair()
         pool = Pool(PoolConfig())
-        super().__init__(1, ours, Setup(pictures=(Picture(picture()),)), pool._around)
+        super().__init__(1, ours, Setup(pictures=(picture(),)), pool._around)
         self.data = data
 
     async def _ask(self, *_: Any) -> frames.Frame:
@@ -98,10 +98,6 @@ async def result_of(answer: bytes, arena_bytes: int | None) -> RunResult:
         episode.theirs.close()
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))  # a count
-
-
 def test_an_honest_answer_arrives() -> None:
     reply = encoded({**HONEST, "images": [[0, 8, 6, "show", "", []]]})
     answer = GuardAnswer(1, Status.OK, True, 0.1, 0.2, 3.5, 0, "", ("a note",), reply, "täxt")
@@ -116,7 +112,7 @@ def test_an_honest_answer_arrives() -> None:
 @settings(max_examples=60)
 @given(answers, st.integers(0, 9000))
 def test_no_answer_makes_the_host_fail(answer: GuardAnswer, arena: int) -> None:
-    before = open_files()
+    before = descriptors()
     result = asyncio.run(result_of(answer.packed(), arena))
     assert isinstance(result, RunResult)
     assert isinstance(result.status, Status)
@@ -125,7 +121,7 @@ def test_no_answer_makes_the_host_fail(answer: GuardAnswer, arena: int) -> None:
         assert produced.pixels.ndim == 3
         assert produced.pixels.nbytes < LIMIT
         assert produced.verified is not True or produced.operations
-    assert open_files() == before, "descriptors are closed whatever came"
+    assert descriptors() == before, "descriptors are closed whatever came"
 
 
 @given(answers)
@@ -189,6 +185,6 @@ def test_an_arena_is_closed_whenever_the_episode_ends(subtests: pytest.Subtests)
                     await episode.close()
                 theirs.close()
 
-            before = open_files()
+            before = descriptors()
             asyncio.run(go())
-            assert open_files() == before
+            assert descriptors() == before

@@ -3,6 +3,7 @@ as an ordinary user or inside a container's filter. Trusted tests run it; it is 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -22,8 +23,9 @@ from vtcli.sandbox.confinement.kernel import PR_SET_NO_NEW_PRIVS, prctl
 from vtcli.sandbox.types import RunLimits
 
 USER = 65_534
-CONTAINER = (272, 308, 165, 166, 155, 430, 431, 432, 442)  # unshare, setns, mount and relatives
+CONTAINER = (272, 308, 165, 166, 155, *range(428, 433), 442)  # unshare, setns, mount and relatives
 NEW_NAMESPACES = {56: 0x7E020000}  # clone, with a flag for a new namespace
+CLONE3 = 435
 LANDLOCK_CREATE = 444
 LIMITS = RunLimits(
     cpu_s=20.0,
@@ -74,6 +76,7 @@ def main(arguments: list[str]) -> None:
             prctl(PR_SET_NO_NEW_PRIVS, 1)
         denied = CONTAINER + ((LANDLOCK_CREATE,) if word == "no-landlock" else ())
         bpf.load(bpf.denying(denied, NEW_NAMESPACES))
+        bpf.load(bpf.denying((CLONE3,), code=errno.ENOSYS))  # so that the C library falls back to clone
     elif word == "script":
         exec(compile(rest[0], "script", "exec"), {"__name__": "__main__"})
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,6 +96,24 @@ def descendants(pid: int) -> list[int]:
         level = {p for p, parent in parents.items() if parent in level}
         found += level
     return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def gone(pids: list[int], within_s: float) -> bool:
+    """Whether all of them have ended."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not any(alive(p) for p in pids):
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def cpu_below(world: World) -> float:

@@ -185,14 +185,14 @@ SANDBOX = (
 
 def _sandbox() -> Finding:
     """Probes the confinement of code that a model wrote (``vtcli.sandbox.confinement.probes``)."""
-    found = _tried(SANDBOX_TOPIC, SANDBOX, "`vtcli sandbox show` has the details")
+    found = _tried(SANDBOX_TOPIC, SANDBOX, "`vtcli sandbox check` has the details")
     if found.state != "ok":
         return found
     tier, _, line = found.found.partition("\t")
     advice = {
         "full": "",
-        "landlock": "works; `vtcli sandbox show` says what tier full needs",
-    }.get(tier, "code is not run here unless the config names an outer boundary; see `vtcli sandbox show`")
+        "landlock": "works; `vtcli sandbox check` says what tier full needs",
+    }.get(tier, "code is not run here unless the config names an outer boundary; see `vtcli sandbox check`")
     return Finding(SANDBOX_TOPIC, "ok" if tier in ("full", "landlock") else "absent", line, advice)
 
 

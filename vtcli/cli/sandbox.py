@@ -1,44 +1,39 @@
-"""``vtcli sandbox``: what holds the code that a model writes, tried out on this machine."""
+"""``vtcli sandbox``: proof of what confines the code that a model writes, on this machine."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from vtcli.foreign import print_line
 
-app = typer.Typer(help="Try what holds code that a model wrote.", no_args_is_help=True)
-
-
-@app.command("show")
-def show() -> None:
-    """Print the strongest tier that holds here and, layer by layer, what was tried to prove it."""
-    from vtcli.sandbox.confinement.probes import strongest
-
-    report = strongest("none")
-    for layer in report.layers:
-        print_line(f"{layer.state:<7} {layer.name:<13} {layer.by or '-':<40} {layer.probe}", sys.stdout)
-    for tier, reason in report.refused:
-        print_line(f"not {tier}: {reason}", sys.stdout)
-    print_line(report.line(), sys.stdout)
+app = typer.Typer(help="Try what confines code that a model wrote.", no_args_is_help=True)
 
 
 @app.command("check")
 def check(
-    cases: Annotated[list[str] | None, typer.Argument(help="Names, families or patterns. Default: all.")] = None,
-    tier: Annotated[str, typer.Option(help="full, landlock, seccomp or none. Default: the strongest.")] = "",
-    container: Annotated[bool, typer.Option(help="Inside a filter that refuses namespaces, as containers do.")] = False,
-    quiet: Annotated[bool, typer.Option(help="Only what was not held, and the summary.")] = False,
-    json: Annotated[str, typer.Option(help="Write all findings to this file.")] = "",
+    minimum: Annotated[
+        Literal["full", "landlock", "seccomp", "none"],
+        typer.Option(help="The weakest tier to accept; a run needs landlock unless its config says otherwise."),
+    ] = "landlock",
 ) -> None:
-    """Attack the sandbox on this machine, some minutes long, and say what the attackers got. Exit code 1: something.
+    """Attempt what the sandbox must stop, as every run does before its first episode, and print each attempt.
 
-    At tier none nothing holds the attacks, so only those that do no lasting harm are run, to show that they bite.
+    held: the attempt failed as it must. open: it worked, or nothing stops it here. The tiers that this machine does not
+    have follow, with what they lack and need, then the tier that it has. Exit code 1: that is weaker than --minimum.
     """
-    from vtcli.attacks.__main__ import main as attack
+    from vtcli.sandbox.confinement.probes import MEANINGS, REMEDIES, strongest
+    from vtcli.sandbox.types import TIERS
 
-    options = [*(["--tier", tier] if tier else []), *(["--json", json] if json else [])]
-    options += ["--container"] * container + ["--quiet"] * quiet
-    raise typer.Exit(attack([*(cases or []), *options]))
+    report = strongest("none")
+    for layer in report.layers:
+        state = "held" if layer.state == "active" else "open"
+        print_line(f"{state:<5} {layer.name:<13} {layer.by or '-':<38} {layer.probe}", sys.stdout)
+    for tier, reason in report.refused:
+        print_line(f"not {tier}: {reason}\n  {REMEDIES[tier]}", sys.stdout)
+    print_line(f"tier {report.tier}: {MEANINGS[report.tier]}", sys.stdout)
+    if TIERS.index(report.tier) > TIERS.index(minimum):
+        print_line(f"weaker than {minimum}: a run that asks for that tier does not start here", sys.stdout)
+        raise typer.Exit(1)

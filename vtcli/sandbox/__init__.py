@@ -14,5 +14,5 @@ Rooms are named for the process that their lines run in, or for what they are ab
 - ``video``: the frames of a video, for the code.
 - ``replay``: doing a claim again.
 
-``types`` is the face that the rest of the package sees, with ``host.pool``. The attacks are ``vtcli.attacks``.
+``types`` is the face that the rest of the package sees, with ``host.pool``. The attacks are in ``tests/attacks``.
 """

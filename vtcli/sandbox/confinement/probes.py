@@ -55,7 +55,7 @@ class Report:
     layers: tuple[Layer, ...]
     kernel: str
     landlock_abi: int
-    refused: tuple[tuple[str, str], ...] = ()
+    refused: tuple[tuple[Tier, str], ...] = ()
 
     def line(self) -> str:
         """Summary for a person, and for the record of a run."""
@@ -69,7 +69,7 @@ class Report:
 def strongest(minimum: Tier) -> Report:
     """The strongest tier that holds here. ConfinementError when it is weaker than ``minimum``: names each stronger tier
     with what it lacks, and what can be done."""
-    refused: list[tuple[str, str]] = []
+    refused: list[tuple[Tier, str]] = []
     for tier in TIERS:
         answer = _tried(tier)
         lacks = _lacks(tier, answer)
@@ -124,15 +124,24 @@ def _layer(found: list[Any], waived: bool) -> Layer:
     return Layer(name, "waived" if accepted else "absent", "", f"{probe}: {leak}")
 
 
-_REMEDIES = {
+REMEDIES: dict[Tier, str] = {
     "full": "needs user namespaces (or root with CAP_SYS_ADMIN): in a container allow unshare and mount in its seccomp "
     "profile, on a host set user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
     "landlock": "needs Linux 5.13 or later with landlock among its LSMs, and a container's filter that lets it through",
     "seccomp": "needs Linux on x86-64 or aarch64 with seccomp filters, not shut in by another listener",
     "none": "needs POSIX resource limits",
 }
+"""Tier -> what a machine needs for it."""
+
+MEANINGS: dict[Tier, str] = {
+    "full": "as landlock, with a private root, a quota by the kernel for the workspace, and process ids apart",
+    "landlock": "code reaches no file outside its workspace and Python's, no network, no other process, no privilege",
+    "seccomp": "code can read the host's files, and write them where the user may; network and processes are closed",
+    "none": "memory, files and time are limited, and nothing else",
+}
+"""Tier -> what code can and cannot do at it; docs/reliability.md has more."""
 
 
-def _too_weak(tier: Tier, minimum: Tier, refused: list[tuple[str, str]]) -> str:
-    reasons = "".join(f"\n  {name} ({reason}): {_REMEDIES[name]}" for name, reason in refused)
+def _too_weak(tier: Tier, minimum: Tier, refused: list[tuple[Tier, str]]) -> str:
+    reasons = "".join(f"\n  {name} ({reason}): {REMEDIES[name]}" for name, reason in refused)
     return f"the strongest that holds here is {tier}, and at least {minimum} is asked for{reasons}"

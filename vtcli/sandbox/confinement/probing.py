@@ -88,7 +88,7 @@ def _guard(state: confine.TemplateState, canary: str, host: int) -> None:
         layers.append(["own_proc", hidden if guard.proc is None else None, "pid namespace", "/proc of the episode"])
     if guard.template.kept:
         layers.append(["capabilities", _KEPT, "", "capabilities that are left to the worker"])
-    layers.append(["memory_total", "not limited together: no cgroup is used", "", "none"])
+    layers.append(["memory_total", "not limited, for no cgroup is used", "", "memory of all episodes together"])
     _say({"layers": layers})
 
 

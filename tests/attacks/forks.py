@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.poison import ruin
+from .poison import ruin
 
 CASES = (
     ruin(

@@ -18,8 +18,9 @@ import numpy as np
 from PIL import Image
 
 import vtcli
-from vtcli.attacks.case import TOKEN_PREFIX, Facts
 from vtcli.protocols import Pixels
+
+from .case import TOKEN_PREFIX, Facts
 
 SECRET_NAME = "VTCLI_ABUSE_SECRET"
 SHM_KEY = 0x7674636C
@@ -53,7 +54,7 @@ class Scene:
         self._make_open()
         for path in (self.folder / "secret.txt", self.folder / "foreign.png"):
             path.chmod(0o644)
-        self.shared = Path(f"/dev/shm/{TOKEN_PREFIX}{os.getpid()}")  # noqa: S108  # a canary
+        self.shared = Path(f"/dev/shm/canary-{os.getpid()}")  # a canary
         if self.shared.parent.is_dir():
             self.shared.write_text(self.token)
             self.shared.chmod(0o644)
@@ -197,24 +198,3 @@ def _shm_make(token: str) -> int:
 def _shm_remove(segment: int) -> None:
     if segment != -1:
         ctypes.CDLL(None).shmctl(segment, 0, None)
-
-
-def processes_below(pid: int) -> set[int]:
-    """Every living descendant of ``pid`` by /proc; the victim is not told apart."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except OSError:
-                continue
-            state, parent = stat.rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(int(entry.name))
-    found: set[int] = set()
-    front = [pid]
-    while front:
-        below = children.get(front.pop(), [])
-        found.update(below)
-        front += below
-    return found

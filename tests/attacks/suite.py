@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 
-from vtcli.attacks import (
+from . import (
     claims,
     deaths,
     files,
@@ -22,8 +22,7 @@ from vtcli.attacks import (
     undone,
     writes,
 )
-from vtcli.attacks.case import Attack
-from vtcli.errors import ConfigError
+from .case import Attack
 
 CASES: tuple[Attack, ...] = (
     *files.READING,
@@ -62,11 +61,11 @@ def chosen(patterns: tuple[str, ...] = ()) -> tuple[Attack, ...]:
     """The cases whose name matches one of ``patterns`` (``fs``, ``net.*``, ``proc.fork``); all, without any.
 
     Raises:
-        ConfigError: a pattern matches nothing.
+        ValueError: a pattern matches nothing.
     """
     for pattern in patterns:
         if not any(_matches(c, pattern) for c in CASES):
-            raise ConfigError(f"no abuse case is called {pattern!r}; families: {', '.join(FAMILIES)}.")
+            raise ValueError(f"no attack is called {pattern!r}; families: {', '.join(FAMILIES)}.")
     return tuple(c for c in CASES if not patterns or any(_matches(c, p) for p in patterns))
 
 

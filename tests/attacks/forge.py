@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import BREAKS_ITSELF, Attack
+from .case import BREAKS_ITSELF, Attack
 
 CHANNEL = '''
 import array, socket

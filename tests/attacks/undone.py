@@ -3,8 +3,9 @@ that is undone."""
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Attack, ends
 from vtcli.sandbox.types import Status
+
+from .case import Attack, ends
 
 SLOW_FILL = """
 written = 0

@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from vtcli.attacks import judge, suite
-from vtcli.attacks.case import Facts, preamble
-from vtcli.attacks.check import base_setup
-from vtcli.attacks.scene import Scene, picture
 from vtcli.sandbox.types import Episode, Runner, Setup, Status
+
+from . import judge, suite
+from .case import Facts, preamble
+from .rounds import base_setup
+from .scene import Scene, picture
 
 WALL_S = 1.5
 RUNS = 4  # of an episode

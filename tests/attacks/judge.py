@@ -6,9 +6,10 @@ import re
 
 import numpy as np
 
-from vtcli.attacks.case import TOKEN_PREFIX, Attack, AttackFinding, AttackVerdict, CaseRecord, Facts, over, reports
 from vtcli.protocols import Pixels
 from vtcli.sandbox.types import RunResult, Status, Tier
+
+from .case import TOKEN_PREFIX, Attack, AttackFinding, AttackVerdict, CaseRecord, Facts, over, reports
 
 VERIFY_S = 30.0
 """Testing all claims of a run may take this long."""
@@ -66,7 +67,7 @@ def _gains(case: Attack, seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str
         if SECRET.search(f"{result.output}\n{result.error}\n{result.value}"):
             gains.append("a secret of the host is in the output")
     gains += [f"outside: {line}" for line in seen.harm]
-    return gains + (case.extra(seen, facts) if case.extra else [])  # noqa: S610  # not Django
+    return gains + (case.extra(seen, facts) if case.extra else [])  # not Django
 
 
 def _damage(case: Attack, seen: CaseRecord, picture: Pixels) -> list[str]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import DIES, Attack, ends
 from vtcli.sandbox.types import Status
+
+from .case import DIES, Attack, ends
 
 MAYBE_DIES = DIES | ends(Status.OK)
 

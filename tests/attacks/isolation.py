@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from vtcli.attacks.case import BREAKS_ITSELF, Attack, CaseRecord, Facts, ends
 from vtcli.sandbox.types import Picture, Setup, Status
+
+from .case import BREAKS_ITSELF, Attack, CaseRecord, Facts, ends
 
 
 def with_file(setup: Setup) -> Setup:

@@ -1,18 +1,28 @@
-"""Runs cases against a runner and judges each: the attack, the episode's next run, a bystander, a visitor, the host."""
+"""Runs cases against a pool and judges each: the attack, the episode's next run, a bystander, a visitor, the host.
+
+``python -m attacks.rounds TIER [NAME, FAMILY or PATTERN …]`` makes one round at a tier, or at the ``strongest`` one. It
+prints a line of JSON for the sandbox, and one for each finding as it comes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import cast
 
-from vtcli.attacks import judge
-from vtcli.attacks.case import Attack, AttackFinding, AttackVerdict, CaseRecord, Facts, over, preamble, program, reports
-from vtcli.attacks.scene import Scene, picture, processes_below
-from vtcli.sandbox.host.pool import Pool
+from sandbox_world import alive, descendants, descriptors
+
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Episode, Help, Picture, RunResult, Setup, Status, Tier
+
+from . import judge, suite
+from .case import Attack, AttackFinding, AttackVerdict, CaseRecord, Facts, over, preamble, program, reports
+from .scene import Scene, picture
 
 PATIENCE_S = 120.0
 """A call that has not come back by then is called stuck."""
@@ -40,31 +50,24 @@ class AttackRound:
     runner: Pool
     scene: Scene
     tier: Tier
-    seen: Callable[[AttackFinding], None] = lambda _: None
-    findings: list[AttackFinding] = field(default_factory=list[AttackFinding])
 
-    async def run(self, cases: Sequence[Attack]) -> list[AttackFinding]:
-        """A finding per case, in order; ``seen`` is called with each as it comes."""
+    async def run(self, cases: Sequence[Attack]) -> AsyncIterator[AttackFinding]:
+        """Yields a finding per case, in order, and the last one on open files of this process."""
         bystander, cwd = await self._bystander()
-        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # a count; Path would keep it open
-        quiet = len(processes_below(os.getpid()))
+        before = descriptors()
+        quiet = len(_living())
         self.scene.harm()
         for case in cases:
             finding, usable = await self._one(case, bystander, self.scene.facts(cwd), quiet)
-            self.findings.append(finding)
-            self.seen(finding)
+            yield finding
             if not usable:
                 await bystander.close()
                 bystander, cwd = await self._bystander()
-                quiet = len(processes_below(os.getpid()))
-        left = len(os.listdir("/proc/self/fd")) - descriptors  # noqa: PTH208
+                quiet = len(_living())
+        left = descriptors() - before
         await bystander.close()
-        end = AttackFinding(
-            "host.descriptors", AttackVerdict.BROKEN if left > 0 else AttackVerdict.HELD, "", (f"{left:+d} open files",)
-        )
-        self.findings.append(end)
-        self.seen(end)
-        return self.findings
+        verdict = AttackVerdict.BROKEN if left > 0 else AttackVerdict.HELD
+        yield AttackFinding("host.descriptors", verdict, "", (f"{left:+d} open files",))
 
     async def _bystander(self) -> tuple[Episode, str]:
         """An episode that lives through all cases, and its workspace's path."""
@@ -116,8 +119,35 @@ class AttackRound:
     async def _left_over(self, quiet: int) -> list[str]:
         """Processes that outlived their episode."""
         end = time.monotonic() + GONE_S
-        while (left := len(processes_below(os.getpid())) - quiet) > 0:
+        while (left := len(_living()) - quiet) > 0:
             if time.monotonic() > end:
                 return [f"{left} processes outlived their episode"]
             await asyncio.sleep(0.01)
         return []
+
+
+def _living() -> list[int]:
+    """Processes below this one; a zombie has ended and waits for its parent only."""
+    return [pid for pid in descendants(os.getpid()) if alive(pid)]
+
+
+async def attack(tier: Tier | None, patterns: tuple[str, ...]) -> None:
+    """Makes one round in this process and prints it; at the strongest tier that holds here if ``tier`` is None."""
+    cases = suite.chosen(patterns)
+    if tier == "none":
+        cases = tuple(case for case in cases if case.bites)  # all others could do lasting harm
+    weak = tier in ("seccomp", "none")
+    config = PoolConfig(active=2, minimum_tier=tier or "landlock", tier=tier, outer_boundary=weak)
+    scene = Scene()
+    try:
+        async with await Pool.start(config) as pool:
+            held = cast(Tier, pool.report["tier"])
+            print(json.dumps({"sandbox": pool.report, "uid": os.getuid()}), flush=True)
+            async for finding in AttackRound(pool, scene, held).run(cases):
+                print(json.dumps(asdict(finding)), flush=True)
+    finally:
+        scene.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(attack(None if sys.argv[1] == "strongest" else cast(Tier, sys.argv[1]), tuple(sys.argv[2:])))

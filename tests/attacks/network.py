@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Attack
-from vtcli.attacks.files import READ
+from .case import Attack
+from .files import READ
 
 CASES = (
     Attack(

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Attack, CaseRecord, Facts
-from vtcli.attacks.forge import forge
+from .case import Attack, CaseRecord, Facts
+from .forge import forge
 
 
 def never_verified(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import FULL_STOP, Attack, ends
 from vtcli.sandbox.types import Setup, Status
+
+from .case import FULL_STOP, Attack, ends
 
 FULL = FULL_STOP | ends(Status.OK, Status.TIMEOUT, Status.LIMIT)
 CAP = """

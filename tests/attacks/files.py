@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Attack, ends
 from vtcli.sandbox.types import Status, Tier
+
+from .case import Attack, ends
 
 STAT: dict[Tier, str] = {
     "landlock": "Landlock does not cover stat(): existence, size and times of host files can be seen",

@@ -8,9 +8,10 @@ a run that fails must leave nothing behind.
 
 from __future__ import annotations
 
-from vtcli.attacks.case import BREAKS_ITSELF, Attack, ends
-from vtcli.attacks.files import READ
 from vtcli.sandbox.types import Status
+
+from .case import BREAKS_ITSELF, Attack, ends
+from .files import READ
 
 FAILED = ends(Status.ERROR)
 

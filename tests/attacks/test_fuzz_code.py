@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from vtcli.attacks.random_code import FuzzReport, fuzz, program
-from vtcli.attacks.scene import Scene
 from vtcli.sandbox.confinement.kernel import SUPPORTED
 from vtcli.sandbox.host.pool import Pool, PoolConfig
+
+from .random_code import FuzzReport, fuzz, program
+from .scene import Scene
 
 SECONDS = float(os.environ.get("VTCLI_FUZZ_S", "20"))
 

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import DIES, Attack, ends
-from vtcli.attacks.files import READ
 from vtcli.sandbox.types import Status
+
+from .case import DIES, Attack, ends
+from .files import READ
 
 SAME_USER = "memory of the same user's processes can be read and written through /proc"
 DEATH_OR_OK = DIES | ends(Status.OK)

@@ -5,8 +5,9 @@ so no report of it is expected."""
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Attack, ends
 from vtcli.sandbox.types import Status
+
+from .case import Attack, ends
 
 CASES = (
     Attack(

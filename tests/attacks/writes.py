@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Attack, CaseRecord, Facts, ends
-from vtcli.attacks.files import QUOTA, WRITE
 from vtcli.sandbox.types import Status, Tier
+
+from .case import Attack, CaseRecord, Facts, ends
+from .files import QUOTA, WRITE
 
 FOREIGN = (3, 141, 59)
 NATIVE_CODE = "the workspace is not mounted noexec; seccomp and Landlock hold native code as they hold Python"

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import STOPPED, Attack, ends
 from vtcli.sandbox.types import Setup, Status
+
+from .case import STOPPED, Attack, ends
 
 WALL_S = 1.0
 

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import BREAKS_ITSELF, DIES, Attack, ends
 from vtcli.sandbox.types import Status
+
+from .case import BREAKS_ITSELF, DIES, Attack, ends
 
 MAYBE_DIES = DIES | ends(Status.OK)
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import BREAKS_ITSELF, Attack, CaseRecord, Facts, ends
 from vtcli.sandbox.types import RunLimits, Setup, Status
+
+from .case import BREAKS_ITSELF, Attack, CaseRecord, Facts, ends
 
 LIMITS = RunLimits()
 PICTURES = ends(Status.OK, Status.ERROR, Status.LIMIT, Status.TIMEOUT, Status.OOM)
