@@ -120,7 +120,6 @@ def test_reports_are_whole_lines_of_json() -> None:
 
 def test_every_case_compiles_has_its_own_name_and_a_known_family() -> None:
     names = [c.name for c in suite.CASES]
-    assert len(names) >= 130
     assert len(set(names)) == len(names)
     for case in suite.CASES:
         assert case.name.split(".")[0] in suite.FAMILIES
