@@ -152,6 +152,107 @@ def test_a_call_names_the_image_that_its_crop_is_of(tmp_path: Path) -> None:
         assert dict(found) == {"bbox_2d": [0, 0, 37, 32], "image_index": 0}, more
 
 
+FIRST = (ZOOM, {"bbox_2d": inside("pixels")}, "<image>")
+LATER = (30, 20, 170, 140)  # in the first crop, 300 x 200, which is seen as 112 x 84
+IN_LATER = [11, 8, 63, 59]
+
+
+def test_calls_of_an_image_that_an_earlier_call_returned_are_moved_to_its_view(tmp_path: Path) -> None:
+    one = cut()
+    two = np.ascontiguousarray(one[20:140, 30:170])
+    three = np.ascontiguousarray(two[30:110, 40:130])
+    again = (300, 0, 600, 200)
+    upright = np.ascontiguousarray(PHOTO[::-1, ::-1])
+
+    def crop(box: Sequence[float], **more: Any) -> tuple[str, Mapping[str, Any], str]:
+        return ZOOM, {"bbox_2d": [*box], **more}, "<image>"
+
+    second = {"bbox_2d": IN_LATER, "image_index": 1}
+    cases: dict[str, tuple[list[Any], list[Pixels], dict[str, Any], list[dict[str, Any]]]] = {
+        **{
+            f"{names}": ([FIRST, crop(LATER, **names)], [PHOTO, one, two], {}, [second])
+            for names in ({"image_idx": 1}, {"img_idx": 1}, {"target_image": 2}, {"image_index": 1}, {"image_idx": "1"})
+        },
+        "a crop of a crop": (
+            [FIRST, crop(LATER, image_idx=1), crop((40, 30, 130, 110), image_idx=2)],
+            [PHOTO, one, two, three],
+            {},
+            [second, {"bbox_2d": [32, 21, 104, 77], "image_index": 2}],
+        ),
+        "the first again": (
+            [FIRST, crop(LATER, image_idx=1), crop(again, image_idx=0)],
+            [PHOTO, one, two, cut(again)],
+            {},
+            [second, {"bbox_2d": [56, 0, 112, 42], "image_index": 0}],
+        ),
+        "thousandths": (
+            [crop(inside("thousand")), crop((100, 100, 567, 700), image_idx=1)], [PHOTO, one, two], {}, [second]
+        ),
+        "the first resized, the crop in its own pixels": (
+            [crop(inside("resized")), crop(LATER, image_idx=1)], [PHOTO, one, two], {}, [second]
+        ),
+        "the first as a view, the crop in its own pixels": (
+            [crop(inside("view")), crop(LATER, image_idx=1)], [PHOTO, one, two], {}, [second]
+        ),
+        "a point, whose picture is not compared": (
+            [FIRST, (MARK, {"point_2d": [30, 20], "image_idx": 1}, "<image>")],
+            [PHOTO, one, one],
+            {},
+            [{"point_2d": [11, 8], "image_index": 1}],
+        ),
+        "by a mapping, nothing is compared": (
+            [FIRST, crop(LATER, image_idx=1)],
+            [PHOTO, one, two],
+            {"call_space": "pixels", "crops": "any"},
+            [second],
+        ),
+        "a turn of the first": (
+            [FIRST, ("image_rotate_tool", {"angle": 180, "image_idx": 0}, "<image>")],
+            [PHOTO, one, upright],
+            {},
+            [{"angle": 180, "image_index": 0}],
+        ),
+    }  # fmt: skip
+    wrong: dict[str, Any] = {}
+    for name, (calls, pictures, mapping, right) in cases.items():
+        try:
+            episode = taken(tmp_path, turns(*calls), pictures, **mapping)
+        except RowProblem as problem:
+            wrong[name] = problem.message
+            continue
+        found = [dict(arguments(episode, number)) for number in range(1, len(calls))]
+        near = all(
+            one.keys() == other.keys()
+            and all(np.abs(np.array(one[key]) - np.array(other[key])).max() <= 1 for key in one)
+            and one["image_index"] == other["image_index"]
+            for one, other in zip(found, right, strict=True)
+        )
+        if not near or played(episode).failures:
+            wrong[name] = found, played(episode).failures
+    assert not wrong
+
+
+def test_calls_of_an_image_that_is_not_known_are_refused_unless_they_are_shown_to_fail(tmp_path: Path) -> None:
+    absent = (MARK, {"point_2d": [30, 20], "image_idx": 5}, "<image>")
+    cropped = (ZOOM, {"bbox_2d": [*LATER], "image_idx": 1}, "<image>")
+    cases: dict[str, tuple[list[Any], list[Pixels], dict[str, Any]]] = {
+        "beyond the last": ([FIRST, absent], [PHOTO, cut(), cut()], {}),
+        "an observation that the row does not hold": (
+            [FIRST, cropped], [PHOTO], {"crops": "cut", "call_space": "pixels"}
+        ),
+    }  # fmt: skip
+    wrong: dict[str, str] = {}
+    for name, (calls, pictures, mapping) in cases.items():
+        try:
+            wrong[name] = f"taken: {arguments(taken(tmp_path, turns(*calls), pictures, **mapping), 1)}"
+        except RowProblem as problem:
+            if problem.reason != "a call of an image that is not there" or "row 0 of" not in problem.message:
+                wrong[name] = problem.message
+    assert not wrong
+    found = played(taken(tmp_path, turns(FIRST, (*absent[:2], "Error: there is no image 5")), [PHOTO, cut()]))
+    assert (found.calls, found.meant, found.failures) == (2, 1, ())
+
+
 def test_rows_whose_calls_cannot_be_moved_or_fail_are_refused_with_the_reason(tmp_path: Path) -> None:
     flat = np.full_like(PHOTO, 90)
     pixels = {"bbox_2d": inside("pixels")}

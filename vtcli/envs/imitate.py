@@ -18,7 +18,9 @@ from vtcli.data.importers.call_frames import BoxReading, CallFrame
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
 from vtcli.data.importers.problems import RowProblem
 from vtcli.envs.card import EnvCard
-from vtcli.envs.played import PlayedCall, play_calls, reader
+from vtcli.envs.grounding import source
+from vtcli.envs.played import PlayedCall, play_calls, reader, shows_failure
+from vtcli.errors import ToolError
 from vtcli.families.thoughts import outside
 from vtcli.protocols import Env, HasSyntax, Images, Syntax
 from vtcli.sandbox.types import Episode, Setup
@@ -43,7 +45,9 @@ class _CallTurn:
     calls: tuple[Call, ...]
     before: int  # images before it
     pictures: int  # images of its observation
+    asked: int  # images of the question
     learnt: bool
+    fails: bool  # its observation is an error
 
 
 async def imported_messages(
@@ -99,7 +103,12 @@ def _led(dialogue: Dialogue, env: Env, syntax: Syntax | None) -> tuple[list[Mapp
                 "environment whose syntax the set has (env=NAME).",
             )
         elif calls:
-            turns.append(_CallTurn(number - 1, calls, shown, count, number - 1 not in dialogue.unlearnt))
+            learnt = number - 1 not in dialogue.unlearnt
+            turns.append(
+                _CallTurn(
+                    number - 1, calls, shown, count, dialogue.asked or 1, learnt, shows_failure(message["content"])
+                )
+            )
             role, calls = reply, ()
         shown += count
         messages.append({"role": role, "content": _of_our_disk(dialogue, role, message["content"], syntax)})
@@ -126,7 +135,7 @@ def _moved(
         RowProblem: a frame that is not known, or code or a syntax whose numbers cannot be replaced.
     """
     seen = {turn.number: found for turn in turns if (found := _readings(dialogue, turn, refs)) is not None}
-    if not any(turn.number in seen or _placed(turn, card) for turn in turns):
+    if not any(turn.number in seen or _placed(turn, card) or _named(turn) for turn in turns):
         return {}
     chosen = _chosen_frames(dialogue, turns, list(seen.values()), refs)
     results = [_written(dialogue, turns, messages, card, refs, frame, seen) for frame in chosen]
@@ -146,6 +155,11 @@ def _placed(turn: _CallTurn, card: EnvCard) -> bool:
     return any(
         frames.placed(call.arguments or {}) or (card.coordinates == "view" and _has_places(call)) for call in turn.calls
     )
+
+
+def _named(turn: _CallTurn) -> bool:
+    """True for a turn with a call that names its image in another set's words."""
+    return any(FOREIGN_INDEX.keys() & (call.arguments or {}).keys() for call in turn.calls)
 
 
 def _has_places(call: Call) -> bool:
@@ -186,9 +200,11 @@ def _chosen_frames(
     if dialogue.frame is not None:
         return [dialogue.frame]
     if seen:
-        first, *others = seen
-        found = [one.frame for one in first if all(any(frames.same(one.frame, o.frame) for o in s) for s in others)]
-        return list(dict.fromkeys(found))
+        every = [one for readings in seen for one in readings]
+        # A model that saw the first picture as a view may count in the pixels of the later ones.
+        views = [one for one in every if one.frame.space == "view" and one.picture == 0]
+        resized = [CallFrame("resized", one.frame.of(refs[0], refs[0])) for one in views]
+        return _fitting([one.frame for one in every], seen, refs) or _fitting(resized, seen, refs)
     arguments = [call.arguments or {} for turn in turns for call in turn.calls]
     numbers = [frames.largest(each) for each in arguments if frames.placed(each)]
     if not numbers:
@@ -196,6 +212,18 @@ def _chosen_frames(
     if max(numbers) <= 1:
         return [CallFrame("unit")]
     return []
+
+
+def _fitting(
+    candidates: Sequence[CallFrame], seen: Sequence[Sequence[BoxReading]], refs: Sequence[ImageRef]
+) -> list[CallFrame]:
+    """The frames among some that agree with a reading of every crop, each once."""
+    found: list[CallFrame] = []
+    for frame in candidates:
+        fits = all(any(frames.agrees(frame, one, refs) for one in readings) for readings in seen)
+        if fits and not any(frames.same(frame, other) for other in found):
+            found.append(frame)
+    return found
 
 
 def _written(
@@ -214,7 +242,7 @@ def _written(
         said = outside(text)
         new = said
         for call in turn.calls:
-            of = next((one.picture for one in seen.get(turn.number, ()) if frames.same(one.frame, frame)), None)
+            of = _picture(call, turn, [one for one in seen.get(turn.number, ()) if frames.agrees(frame, one, refs)])
             arguments = _arguments(dialogue, call, turn, card, refs, frame, of)
             if arguments != (call.arguments or {}):
                 new = new.replace(call.raw, _raw(dialogue, call, arguments), 1)
@@ -246,14 +274,24 @@ def _arguments(
                 "(images.max_pixels), or choose an environment that hands code the whole picture.",
             )
         return given
-    if not frames.placed(given) or not turn.before:
+    if not turn.before or not (frames.placed(given) or FOREIGN_INDEX.keys() & given.keys()):
         return given
-    index = _image(given, turn.before) if of is None else of
-    ref = refs[index] if 0 <= index < turn.before else refs[0]
+    index = _image(given, turn) if of is None else of
+    known = 0 <= index < turn.before
+    if not known and turn.learnt and not turn.fails:
+        raise RowProblem(
+            place,
+            "a call of an image that is not there",
+            f"{place}: its call {call.raw.strip()[:120]!r} is of image {index}, and images 0 to {turn.before - 1} are "
+            "shown before it, so that its coordinates count in a picture that is not known.",
+        )
     arguments = dict(given)
-    if _takes_index(card, call) and index != _default(given, turn.before):
+    if _takes_index(card, call) and (FOREIGN_INDEX.keys() & given.keys() or index != _default(given, turn.before)):
         arguments = {key: value for key, value in arguments.items() if key not in FOREIGN_INDEX}
         arguments["image_index"] = index
+    if not known or not frames.placed(given):
+        return arguments
+    ref = refs[index]
     sides, target = frame.of(ref, refs[0]), _target(card, ref)
     if sides == target and frames.in_order(arguments):
         return arguments
@@ -274,13 +312,28 @@ FOREIGN_INDEX: Mapping[str, int] = {"image_idx": 0, "img_idx": 0, "target_image"
 """Names under which other sets say which image a call is of, and the number of their first one."""
 
 
-def _image(arguments: Mapping[str, Json], before: int) -> int:
-    """The image that a call names, in its author's words or the environment's; else the latest."""
+def _image(arguments: Mapping[str, Json], turn: _CallTurn) -> int:
+    """The image that a call names, in its author's words or the environment's; else the latest. Below 0: a name that
+    fits no image."""
+    if "source" in arguments:
+        try:
+            return source(arguments["source"], turn.asked, turn.before)
+        except ToolError:
+            return -1
     for name, first in {"image_index": 0, **FOREIGN_INDEX}.items():
         value = arguments.get(name)
+        if isinstance(value, str) and value.isdecimal() and len(value) < 4:
+            value = int(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return value - first
-    return before - 1
+    return turn.before - 1
+
+
+def _picture(call: Call, turn: _CallTurn, found: Sequence[BoxReading]) -> int | None:
+    """The picture that a crop is cut from: of several equal ones that which the call names; None without a crop."""
+    pictures = [one.picture for one in found]
+    named = _image(call.arguments or {}, turn)
+    return named if named in pictures else next(iter(pictures), None)
 
 
 def _default(arguments: Mapping[str, Json], before: int) -> int:

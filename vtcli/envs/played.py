@@ -24,6 +24,11 @@ _FAILURE = re.compile(
 """Words of an observation without a picture by which it is a failure that the demonstration shows on purpose."""
 
 
+def shows_failure(observation: str) -> bool:
+    """True for an observation that is an error."""
+    return PLACEHOLDER not in observation and _FAILURE.search(observation) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class PlayedCall:
     """One call of a demonstration's message, and what the environment made of it."""
@@ -72,7 +77,7 @@ async def _play_calls(messages: Sequence[Mapping[str, str]], images: Sequence[Im
         if not turn.calls or number + 1 == len(messages):
             continue
         answer = messages[number + 1]["content"]
-        meant = PLACEHOLDER not in answer and _FAILURE.search(answer) is not None
+        meant = shows_failure(answer)
         seen = await env.step(turn, images[:shown])
         results = seen.results if seen else ()
         for place, call in enumerate(turn.calls):

@@ -157,6 +157,15 @@ def same(one: CallFrame, other: CallFrame) -> bool:
     return all(max(a, b) <= SAME_SCALE * min(a, b) for a, b in zip(one.sides, other.sides, strict=True))
 
 
+def agrees(frame: CallFrame, reading: BoxReading, refs: Sequence[ImageRef]) -> bool:
+    """True for a frame that has the units of a reading at the reading's picture. A box on a later picture counts in
+    that picture's pixels also where the first one was resized."""
+    if frame.space == reading.frame.space:
+        return same(frame, reading.frame)
+    ref = refs[reading.picture]
+    return frame.of(ref, refs[0]) == reading.frame.of(ref, refs[0])
+
+
 def placed(arguments: Mapping[str, Json]) -> bool:
     """True for arguments that have coordinates."""
     return any(True for _ in _coordinates(arguments))
