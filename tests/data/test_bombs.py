@@ -1,4 +1,4 @@
-"""Files of rows that unpack to far more than they are, or whose headers lead in a circle: each is one plain error."""
+"""Files of rows that unpack to far more than they are, or whose members are none: each is one plain error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -70,6 +71,19 @@ def sparse(path: Path) -> None:
     path.write_bytes(path.read_bytes() + bytes(4096))
 
 
+def members(*listed: tuple[str, bytes]) -> Callable[[Path], None]:
+    """A tar file of members of a name and a kind."""
+
+    def make(path: Path) -> None:
+        with tarfile.open(path, "w") as tar:
+            for name, kind in listed:
+                info = tarfile.TarInfo(name)
+                info.type, info.linkname = kind, "0.txt"
+                tar.addfile(info)
+
+    return make
+
+
 def pipe(path: Path) -> None:
     os.mkfifo(path)
 
@@ -83,6 +97,12 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "pages that unpack a thousandfold": ("a.parquet", column, "a row group unpacks to"),
     "a member before itself": ("a.tar", circle, "damaged or cut off in its member 0.txt"),
     "a sparse member": ("a.tar", sparse, "is sparse"),
+    "a link as a member": ("a.tar", members(("0.txt", b"0"), ("0.png", tarfile.SYMTYPE)), "0.png is a link"),
+    "a second name as a member": ("a.tar", members(("0.txt", b"0"), ("1.txt", tarfile.LNKTYPE)), "1.txt is a link"),
+    "a pipe as a member": ("a.tar", members(("0.png", tarfile.FIFOTYPE)), "special file"),
+    "a member twice": ("a.tar", members(("0.txt", b"0"), ("0.txt", b"0")), "two members txt"),
+    "a folder": ("a.jsonl", Path.mkdir, "is no file"),
+    "a link to nothing": ("a.jsonl", lambda path: path.symlink_to("nowhere"), "cannot be read"),
     "a pipe": ("a.jsonl", pipe, "is no file"),
     "a pipe of pages": ("a.parquet", pipe, "is no file"),
     "a pipe that is packed": ("a.jsonl.gz", pipe, "is no file"),
@@ -98,11 +118,11 @@ def test_files_that_unpack_beyond_their_bound_are_refused_and_nothing_is_left(tm
         path.parent.mkdir()
         make(path)
         try:
-            wrong[what] = f"{sources.open_source(str(path), 'train').rows} rows"
+            wrong[what] = f"{sources.open_source(str(path.parent / '*'), 'train').rows} rows"
         except InputError as error:
             if said not in str(error) or str(path) not in str(error):
                 wrong[what] = str(error)
-        path.unlink()
+        shutil.rmtree(path.parent)
     assert not wrong
     assert set(Path(tempfile.gettempdir()).glob("vtcli-rows-*")) <= before
 

@@ -273,6 +273,12 @@ def test_rows_whose_calls_cannot_be_moved_or_fail_are_refused_with_the_reason(tm
             {},
             "a crop that is not the picture after it",
         ),
+        "a size of another shape": (
+            turns((ZOOM, {"bbox_2d": inside("resized")}, "<image>")),
+            [PHOTO, cut()],
+            {"call_space": "resized", "crops": "any", "box_size": ["size"], "row": {"size": [280, 420]}},
+            "a resized image of another shape",
+        ),
         "another frame than the key's": (
             turns((ZOOM, pixels, "<image>")),
             [PHOTO, cut()],
@@ -307,6 +313,34 @@ def test_rows_whose_calls_cannot_be_moved_or_fail_are_refused_with_the_reason(tm
             if problem.reason != reason or "row 0 of" not in problem.message:
                 wrong[name] = problem.message
     assert not wrong
+
+
+def test_calls_of_a_picture_that_exif_turns_need_a_crop_or_the_mapping(tmp_path: Path) -> None:
+    """Stored 400 x 600 with orientation 8 and seen upright, 600 x 400. A box of the stored pixels is another place."""
+    exif = Image.Exif()
+    exif[0x0112] = 8  # turned a quarter anticlockwise to be upright
+    Image.fromarray(np.ascontiguousarray(np.rot90(PHOTO, -1))).save(tmp_path / "turned.png", exif=exif)
+    Image.fromarray(cut()).save(tmp_path / "crop.png")
+
+    def row(box: Sequence[float], **mapping: Any) -> Any:
+        talk = turns((ZOOM, {"bbox_2d": [*box]}, "<image>"))
+        (tmp_path / "a.jsonl").write_text(json.dumps({"images": ["turned.png", "crop.png"], "conversations": talk}))
+        item = generate(
+            0, 0, "demo-train", path=str(tmp_path / "a.jsonl"), name="own", preset="sharegpt", mapping=mapping or None
+        )
+        setting = DemonstrationSetup(native_card(), Teacher(), PROMPT, VIEWS)
+        try:
+            episode = asyncio.run(demonstrate(item, "imported", np.random.default_rng(0), setting))
+        except RowProblem as problem:
+            return problem.reason
+        return arguments(episode)["bbox_2d"]
+
+    unseen = {"call_space": "pixels", "crops": "any"}
+    stored = (400 - 300, 150, 400 - 100, 450)
+    assert row(BOX) == row(BOX, **unseen) == RIGHT  # the crop tells that it is upright
+    assert row(stored) == "a crop that is not the picture after it"
+    assert row(stored, **unseen) == "calls of a picture with an EXIF orientation"
+    assert row(stored, **unseen, box_exif="upright") == [19, 32, 56, 94]
 
 
 def test_calls_that_are_meant_to_fail_or_are_not_imitated_stay(tmp_path: Path) -> None:

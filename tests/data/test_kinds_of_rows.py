@@ -193,6 +193,8 @@ CASES: dict[str, Case] = {
         preset="openai",
         mapping={"images": "pictures"},
     ),
+    "two answers to one call": case(called(("a", "h"), ("a", "w")), right="unreadable messages", preset="openai"),
+    "a call without its answer": case(called(("a", "h")), right="unreadable messages", preset="openai"),
     "an answer to no call": case(called(("c", "width"), ("a", "height")), right="unreadable messages", preset="openai"),
     # 29: the question that shows the picture
     "a greeting first": case(asked(*GREETED, *ASKED), right=("What is red?", "a box"), of=pair, preset="llava"),

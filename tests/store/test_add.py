@@ -93,6 +93,7 @@ def test_a_manifest_from_outside_names_nothing_beyond_its_folder(tmp_path: Path)
         "",
         ".",
         "manifest.json",
+        "w.vtcli-tmp",
     )
     cases = {f"path {path!r}": {"files": {path: data}} for path in paths}
     cases["path twice"] = {"files": (entry, entry)}

@@ -264,6 +264,8 @@ def _arguments(
     given: Mapping[str, Json] = call.arguments or {}
     place = dialogue.place
     if "code" in given:
+        if of is None and turn.learnt and dialogue.turned and _has_places(call):
+            raise _turned(dialogue, dialogue.turned[0])
         sides = {frame.of(ref, refs[0]) == _target(card, ref) for ref in refs[: dialogue.asked or 1]}
         if False in sides and (of is not None or _has_places(call)):
             raise RowProblem(
@@ -291,6 +293,8 @@ def _arguments(
         arguments["image_index"] = index
     if not known or not frames.placed(given):
         return arguments
+    if of is None and turn.learnt and index in dialogue.turned:
+        raise _turned(dialogue, index)
     ref = refs[index]
     sides, target = frame.of(ref, refs[0]), _target(card, ref)
     if sides == target and frames.in_order(arguments):
@@ -306,6 +310,16 @@ def _arguments(
             f"{place}: {error} pixels is too small for whole pixels of the view. Show larger images "
             "(images.max_pixels), or leave such rows out with synth.bad_rows=skip.",
         ) from None
+
+
+def _turned(dialogue: Dialogue, image: int) -> RowProblem:
+    return RowProblem(
+        dialogue.place,
+        "calls of a picture with an EXIF orientation",
+        f"{dialogue.place}: its image {image} has an EXIF orientation and is turned upright, and no crop tells whether "
+        "the calls count in the stored pixels or in the upright picture. If upright, give mapping.box_exif: upright; "
+        "if stored, turn the files and their calls.",
+    )
 
 
 FOREIGN_INDEX: Mapping[str, int] = {"image_idx": 0, "img_idx": 0, "target_image": 1}

@@ -158,6 +158,8 @@ def _check_names(manifest: Manifest) -> None:
         ordinary = path.parts and not path.is_absolute() and ".." not in path.parts and str(path) == entry.path
         if not ordinary or "\\" in entry.path or "\0" in entry.path:
             raise ValueError(f"the file {entry.path[:200]!r} is not a plain path below the folder")
+        if any(part.endswith(disk.LEFTOVER) for part in path.parts):  # sealing removes it
+            raise ValueError(f"the file {entry.path[:200]!r} has the name of a temporary one")
         if entry.path in known:
             raise ValueError(f"the file {entry.path[:200]!r} is named twice")
         known.add(entry.path)

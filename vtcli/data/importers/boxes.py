@@ -102,14 +102,7 @@ def _scale(row: Mapping[str, Any], mapping: RowMapping, size: tuple[int, int], p
         side = SHARES[mapping.box_space]
         return size[0] / side, size[1] / side
     wide, high = sides(row, mapping, place)
-    if not same_shape((wide, high), size):
-        swapped = " The other order, [height, width], would fit." if same_shape((high, wide), size) else ""
-        raise RowProblem(
-            place,
-            "a resized image of another shape",
-            f"{place}: {', '.join(mapping.box_size)} is [{wide:g}, {high:g}], and the image has {size[0]} x {size[1]} "
-            f"pixels; expected the [width, height] of the same shape.{swapped}",
-        )
+    require_same_shape((wide, high), size, mapping, place)
     return size[0] / wide, size[1] / high
 
 
@@ -129,6 +122,21 @@ def sides(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> tuple[fl
 
 GRID = 32
 """Pixels to whose multiples models round the sides of an image: 28 or 32."""
+
+
+def require_same_shape(
+    resized: tuple[float, float], size: tuple[float, float], mapping: RowMapping, place: Place
+) -> None:
+    """Raises ``RowProblem`` where an image of ``size`` cannot have been resized to ``resized``, as a resize keeps the
+    shape."""
+    if not same_shape(resized, size):
+        swapped = " The other order, [height, width], would fit." if same_shape((resized[1], resized[0]), size) else ""
+        raise RowProblem(
+            place,
+            "a resized image of another shape",
+            f"{place}: {', '.join(mapping.box_size)} is [{resized[0]:g}, {resized[1]:g}], and the image has "
+            f"{size[0]} x {size[1]} pixels; expected the [width, height] of the same shape.{swapped}",
+        )
 
 
 def same_shape(resized: tuple[float, float], size: tuple[float, float]) -> bool:

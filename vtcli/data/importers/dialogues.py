@@ -44,6 +44,7 @@ class Dialogue:
     unlearnt: tuple[int, ...] = ()  # indices of assistant messages that the row says not to imitate
     named: str | None = None  # the path by which the question names its image to code
     frame: CallFrame | None = None  # of the coordinates in calls; None: the crops tell
+    turned: tuple[int, ...] = ()  # images of the question whose EXIF orientation turned them, by their numbers
 
     @property
     def asked(self) -> int:
@@ -103,10 +104,21 @@ def read(
     schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
     compared = mapping.crops == "equal"
     named = (said.group(1) or None) if said else None
+    shown = next(m["content"] for m in messages if m["role"] == "user").count(IMAGE)
+    turned = tuple(n for n, value in enumerate(given[:shown]) if _is_turned(value, mapping, finder, place))
+    frame = _frame(row, mapping, place)
+    if frame is not None and frame.sides is not None and given:
+        size = (encoded[0].width, encoded[0].height) if encoded else pixels[0].shape[1::-1]
+        boxes.require_same_shape(frame.sides, size, mapping, place)
     return Dialogue(
         tuple(messages), pixels, tuple(schemas), place, question, compared, encoded, unlearnt, named,
-        _frame(row, mapping, place),
+        frame, turned,
     )  # fmt: skip
+
+
+def _is_turned(value: Any, mapping: RowMapping, finder: media.Finder, place: Place) -> bool:
+    """True for an image that its EXIF orientation turns, unless the mapping has ``box_exif: upright``."""
+    return mapping.box_exif != "upright" and row_images.Header.of(value, finder, place).orientation != 1
 
 
 def _frame(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> CallFrame | None:
@@ -205,15 +217,18 @@ def _by_call(chat: Sequence[texts.Message], columns: list[Any]) -> tuple[list[te
     are left in the columns: those of messages are given to them before a message moves.
 
     Raises:
-        ValueError: an answer to an id that no call before it has.
+        ValueError: an answer to an id that no call before it has, a second answer, or a call without one.
     """
     found: list[texts.Message] = []
     calls: list[str] = []
     answers: list[list[texts.Message]] = []
     moved = False
 
-    def end() -> None:
+    def end(last: bool = False) -> None:
         nonlocal moved
+        answered = [name for messages in answers for name in messages[0].ids]
+        if answered and not last and (left := [name for name in calls if name not in answered]):
+            raise ValueError(f"the call {left[0]!r} has no answer; others of its turn have one")
         order = sorted(answers, key=lambda messages: calls.index(messages[0].ids[0]) if messages[0].ids else -1)
         moved = moved or order != answers
         found.extend(message for messages in order for message in messages)
@@ -223,6 +238,9 @@ def _by_call(chat: Sequence[texts.Message], columns: list[Any]) -> tuple[list[te
         if message.role == "tool":
             if unknown := [name for name in message.ids if calls and name not in calls]:
                 raise ValueError(f"a tool answers the call {unknown[0]!r}; the calls before it are {', '.join(calls)}")
+            known = [name for messages in answers for name in messages[0].ids]
+            if again := [name for name in message.ids if calls and known.count(name) >= calls.count(name)]:
+                raise ValueError(f"the call {again[0]!r} has more than one answer")
             answers.append([replace(message, ids=()) if not calls else message])
         elif message.role == "user" and answers:  # pictures of the tool's answer before it
             answers[-1].append(message)
@@ -232,7 +250,7 @@ def _by_call(chat: Sequence[texts.Message], columns: list[Any]) -> tuple[list[te
                 calls.clear()
             calls += message.ids
             found.append(message)
-    end()
+    end(last=True)  # a rollout may have been cut off there
     if not moved or not columns:
         return found, columns
     left, own = list(columns), dict[int, tuple[Any, ...]]()

@@ -131,7 +131,7 @@ def _opened(file: Path, mark: object, rows: str | None) -> Source:
     del mark
     try:
         if file.exists() and not file.is_file():  # opening a pipe would wait for its writer
-            raise InputError(f"{file} is no file: it is a pipe or a device. Give the path of a file of rows.")
+            raise InputError(f"{file} is no file: it is a folder, a pipe or a device. Give the path of a file of rows.")
         if text_rows.is_text(file):
             return text_rows.open_text(file, rows)
         if file.suffix == ".tar":

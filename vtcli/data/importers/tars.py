@@ -31,7 +31,7 @@ class TarRows:
         try:
             with tarfile.open(file, "r:") as tar:
                 for member in tar:
-                    if member.isfile() or member.size < 0:
+                    if not member.isdir() or member.size < 0:
                         self._add(member, size)
         except (tarfile.TarError, ValueError, LookupError, OverflowError) as error:  # of headers that make no sense
             raise InputError(f"{file} is no tar file, or it is damaged or cut off ({error}).") from error
@@ -54,10 +54,17 @@ class TarRows:
         key, _, ending = base.partition(".")
         if not key or not ending:
             return
+        if not member.isfile():
+            raise InputError(
+                f"{self.name}: its member {member.name} is a link or a special file, and its row would lack it. Pack "
+                "it anew, with --dereference --hard-dereference."
+            )
         key, ending = f"{folder}/{key}" if folder else key, ending.lower()  # as webdataset reads them
         if not self._keys or self._keys[-1] != key:
             self._keys.append(key)
             self._members.append([])
+        if any(known == ending for known, _, _ in self._members[-1]):
+            raise InputError(f"{self.name}: the row {key!r} has two members {ending}. Pack it anew.")
         self._members[-1].append((ending, member.offset_data, member.size))
 
     @property
