@@ -201,6 +201,20 @@ CASES: dict[str, Case] = {
     "the picture first": case(
         asked(("human", "<image>\nWho?"), ("gpt", "Ann"), *GREETED), right=("Who?", "Ann"), of=pair, preset="llava"
     ),
+    "a picture in every turn": case(
+        asked(("human", "<image>one?"), ("gpt", "a"), ("human", "<image>two?"), ("gpt", "b"))
+        | {"image": ["wide.png", "square.png"]},
+        right=("one?", "a", [1000]),
+        of=lambda item: (*pair(item), [pixels.shape[1] for pixels in item.pictures]),
+        preset="llava",
+    ),
+    "one marker for two pictures": case(
+        asked(("human", "<image>one?"), ("gpt", "a"), ("human", "two?"), ("gpt", "b"))
+        | {"image": ["wide.png", "square.png"]},
+        right=("one?", "a", [1000, 40]),
+        of=lambda item: (*pair(item), [pixels.shape[1] for pixels in item.pictures]),
+        preset="llava",
+    ),
     "no marker at all": case(asked(*GREETED), right=("Hello, can you help me?", "Of course."), of=pair, preset="llava"),
 }
 

@@ -151,6 +151,8 @@ def generate(
         clip, given = _medium(row, columns, clip, given, place)
     if columns.messages or columns.response:  # of a trajectory only the question's images
         given = given[: texts.count(shown.text) or len(given)]
+    elif 0 < texts.count(shown.text) < len(given) == _markers_of_chat(row, columns):
+        given = given[: texts.count(shown.text)]  # the others are of later turns
     if clip is not None:
         _check_video(turn, form, given or first(row, columns.boxes), place)
         return _filmed(words, truth, clip, rows.finder, place)
@@ -291,6 +293,12 @@ def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tupl
     if not question:
         raise place_problem(place, "no question", f" has no question but its wrapping. {EXPECTED}")
     return question, message
+
+
+def _markers_of_chat(row: Mapping[str, Any], columns: RowMapping) -> int:
+    """The number of places for images in all messages of the chat that the question stands in; 0 without a chat."""
+    value = texts.chat_of(first(row, columns.question))
+    return sum(texts.count(message.text) for message in texts.messages(value)) if texts.is_chat(value) else 0
 
 
 def _column_names(row: Mapping[str, Any]) -> str:
