@@ -20,7 +20,7 @@ from vtcli.cli.console import say
 from vtcli.cli.maps import command as maps
 from vtcli.errors import VtcliError
 from vtcli.foreign import print_line, visible
-from vtcli.runs.ending import arrived, end_only_later, insist
+from vtcli.runs.ending import arrived, causes, end_only_later, insist
 from vtcli.runs.launch import ERRORS, leave_error
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -78,7 +78,7 @@ def _leave(code: list[int]) -> None:
 
 def _run() -> None:
     try:
-        app()
+        _command()
     except VtcliError as error:
         _fail(str(error))
     except OSError as error:
@@ -93,6 +93,19 @@ def _run() -> None:
         raise
     except Exception as error:
         _unexpected(error)
+
+
+def _command() -> None:
+    """Runs the command. An error that is raised while SIGTERM ends it is this end: some libraries cannot close what is
+    interrupted in their middle."""
+    try:
+        app()
+    except Exception as error:
+        if not any(isinstance(cause, SystemExit) and cause.code == TERMINATED for cause in causes(error)):
+            raise
+        if isinstance(error, (VtcliError, OSError)):
+            say(visible(str(error)))
+        raise SystemExit(TERMINATED) from error
 
 
 def _terminate(number: int, frame: object) -> None:

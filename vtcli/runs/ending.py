@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -54,7 +54,7 @@ def insist(end: Callable[[], object]) -> None:
 
     def again(number: int, frame: object) -> None:
         del number, frame
-        if not _is_handled(raised[-1]):
+        if not any(cause is raised[-1] for cause in causes(sys.exception())):
             once()
 
     try:
@@ -73,12 +73,10 @@ def arrived() -> None:
         signal.signal(signal.SIGALRM, _before.pop() or signal.SIG_DFL)
 
 
-def _is_handled(error: BaseException) -> bool:
-    """True in an ``except``, a ``finally`` or a ``with`` that this exception passes, also while another is handled."""
-    now, seen = sys.exception(), set[int]()
-    while now is not None and id(now) not in seen:
-        if now is error:
-            return True
-        seen.add(id(now))
-        now = now.__context__
-    return False
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an exception, the one that was being handled when it was raised, and so on."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__context__
