@@ -23,6 +23,7 @@ IMPORTED = (
     "vtcli.engines.learner.deepspeed",
     "vtcli.runs.track",
     "transformers.models.auto.modeling_auto",
+    "warm_start",
 )
 
 
