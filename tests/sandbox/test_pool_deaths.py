@@ -14,16 +14,30 @@ import pytest
 from sandbox_world import World, descendants, descriptors, gone, setup
 
 from vtcli.sandbox.host.episode import PooledEpisode
-from vtcli.sandbox.host.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.sandbox.types import RunLimits, RunResult, Status, Tier
 
 SLOW = "import time\ntime.sleep(30)"
 
 
-@pytest.fixture(scope="module", params=["full", pytest.param("landlock", marks=pytest.mark.wide)])
+TIERS = ["strongest", pytest.param("landlock", marks=pytest.mark.wide)]
+
+
+@pytest.fixture(scope="module", params=TIERS)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """A pool for the tests that kill it: that each begins with a working one is part of what they show."""
-    tier: Tier = request.param
+    """A pool that loses episodes: that each test begins with a working one is part of what they show."""
+    if request.param == "strongest":
+        yield request.getfixturevalue("strongest")
+        return
+    made = World(PoolConfig(active=2, live=64, tier=request.param))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[None, pytest.param("landlock", marks=pytest.mark.wide)])
+def doomed(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A pool whose template is killed."""
+    tier: Tier | None = request.param
     made = World(PoolConfig(active=2, live=64, tier=tier))
     yield made
     made.close()
@@ -38,9 +52,9 @@ def narrow() -> Iterator[World]:
 
 
 @pytest.mark.slow
-def test_a_killed_template_loses_its_episodes_and_the_pool_recovers(world: World) -> None:
+def test_a_killed_template_loses_its_episodes_and_the_pool_recovers(doomed: World) -> None:
     async def go() -> None:
-        pool = world.pool
+        pool = doomed.pool
         idle, busy = await pool.open(setup()), await pool.open(setup())
         running = asyncio.create_task(busy.run(SLOW))
         await asyncio.sleep(0.3)
@@ -54,7 +68,7 @@ def test_a_killed_template_loses_its_episodes_and_the_pool_recovers(world: World
         assert pool.stats.templates == 2 and pool.stats.live == 1
         await again.close()
 
-    world.do(go())
+    doomed.do(go())
 
 
 def test_a_killed_guard_loses_its_episode_only(world: World) -> None:
@@ -180,19 +194,6 @@ def test_a_run_that_is_cancelled_ends_its_episode_and_frees_its_slot(world: Worl
     world.do(go())
 
 
-def test_a_closed_pool_answers_runs_that_are_in_flight() -> None:
-    async def go() -> None:
-        pool = await Pool.start(PoolConfig(active=1, tier="landlock"))
-        episode, waiting = await pool.open(setup()), await pool.open(setup())
-        runs = [asyncio.create_task(e.run(SLOW)) for e in (episode, waiting)]
-        await asyncio.sleep(0.2)
-        await pool.close()
-        await pool.close()
-        assert [(await r).status for r in runs] == [Status.LOST, Status.LOST]
-
-    asyncio.run(go())
-
-
 def test_a_queued_call_does_not_use_up_its_clock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty calls of 0.2 s on two slots take 4 s; each may take 1.5 s."""
     served: list[int] = []
@@ -251,6 +252,21 @@ def test_an_opening_that_is_cancelled_in_its_queue_keeps_no_place(narrow: World)
         assert pool.stats.live == len(episodes) == 3
         await asyncio.gather(*[episode.close() for episode in episodes])
         await narrow.empty()
+
+    narrow.do(go())
+
+
+def test_a_closed_pool_answers_runs_that_are_in_flight(narrow: World) -> None:
+    """After the other tests of the narrow pool, which it ends."""
+
+    async def go() -> None:
+        pool = narrow.pool
+        episode, waiting = await pool.open(setup()), await pool.open(setup())
+        runs = [asyncio.create_task(e.run(SLOW)) for e in (episode, waiting)]
+        await asyncio.sleep(0.2)
+        await pool.close()
+        await pool.close()
+        assert [(await r).status for r in runs] == [Status.LOST, Status.LOST]
 
     narrow.do(go())
 
