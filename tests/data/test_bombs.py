@@ -11,15 +11,17 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vtcli.data.importers import sources
+from vtcli.data.importers import sources, tars, text_rows, unpacking
 from vtcli.data.importers.problems import RowProblem
 from vtcli.data.importers.unpacking import ALLOWED_BYTES, MAX_RATIO
 from vtcli.errors import InputError
@@ -36,13 +38,32 @@ def packed(path: Path) -> None:
 
 def one_line(path: Path) -> None:
     """A sparse file, so that no disk is filled."""
-    path.write_text(json.dumps(ROW) + "\n")
+    path.touch()
     os.truncate(path, ALLOWED_BYTES + (1 << 20))
 
 
 def column(path: Path) -> None:
     rows = pa.table({"question": ["q?"] * BLOCKS, "image": [BLOCK] * BLOCKS})
     pq.write_table(rows, path, compression="zstd", use_dictionary=False)
+
+
+def varint(number: int) -> bytes:
+    """A number as Parquet's footer holds it: zigzag, 7 bits a byte."""
+    number *= 2
+    digits = [number >> shift & 127 for shift in range(0, max(1, number.bit_length()), 7)]
+    return bytes([*(digit | 128 for digit in digits[:-1]), digits[-1]])
+
+
+def forged(path: Path) -> None:
+    """A footer that states a large size of the packed column, from which the bound is computed."""
+    column(path)
+    data, meta = path.read_bytes(), pq.ParquetFile(path).metadata
+    image = meta.row_group(0).column(1)
+    unpacked = b"\x16" + varint(image.total_uncompressed_size) + b"\x16"
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    stated = footer.replace(unpacked + varint(image.total_compressed_size), unpacked + varint(1 << 40), 1)
+    path.write_bytes(data[: -8 - len(footer)] + stated + len(stated).to_bytes(4, "little") + b"PAR1")
+    assert pq.ParquetFile(path).metadata.row_group(0).column(1).total_compressed_size == 1 << 40
 
 
 def header(name: str, size: int) -> bytes:
@@ -92,9 +113,9 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a gzip bomb": ("a.jsonl.gz", packed, f"at most {MAX_RATIO} times"),
     "a gzip bomb of a table": ("a.csv.gz", packed, "gunzip -k"),
     "a gzip bomb of a list": ("a.json.gz", packed, "gunzip -k"),
-    "a line without an end": ("a.jsonl", one_line, "a line has more than"),
-    "a field without an end": ("a.csv", one_line, "a line has more than"),
+    "a header without an end": ("a.csv", one_line, "expected a header"),
     "pages that unpack a thousandfold": ("a.parquet", column, "a row group unpacks to"),
+    "pages whose size is forged": ("a.parquet", forged, "a row group unpacks to"),
     "a member before itself": ("a.tar", circle, "damaged or cut off in its member 0.txt"),
     "a sparse member": ("a.tar", sparse, "is sparse"),
     "a link as a member": ("a.tar", members(("0.txt", b"0"), ("0.png", tarfile.SYMTYPE)), "0.png is a link"),
@@ -125,6 +146,84 @@ def test_files_that_unpack_beyond_their_bound_are_refused_and_nothing_is_left(tm
         shutil.rmtree(path.parent)
     assert not wrong
     assert set(Path(tempfile.gettempdir()).glob("vtcli-rows-*")) <= before
+
+
+def bad_rows(path: Path, rows: str | None = None) -> tuple[int, list[int]]:
+    """The number of rows, and the numbers of those that are too long."""
+    source, bad = text_rows.open_text(path, rows), list[int]()
+    for row in range(source.rows):
+        try:
+            source.read(row)
+        except RowProblem as problem:
+            bad += [row] if problem.reason == "a row that is too long" else []
+    return source.rows, bad
+
+
+def test_a_row_that_is_too_long_costs_no_other_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_rows, "MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr(text_rows, "BLOCK_BYTES", 64)
+    long = ROW | {"question": "q" * 1500}
+    texts = [json.dumps(row) for row in (ROW, long, ROW, long)]
+    found: dict[str, tuple[int, list[int]]] = {}
+    for end in ("", "\n"):
+        lines = tmp_path / f"a{len(end)}.jsonl"
+        lines.write_text("\n".join(texts) + end)
+        table = tmp_path / f"a{len(end)}.csv"
+        table.write_text("question,answer\nq?,a\n" + "q" * 1500 + ",a\nq?,a\n" + '"' + "q" * 1500 + '",a' + end)
+        found |= {path.name: bad_rows(path) for path in (lines, table)}
+    begins = tmp_path / "begins.jsonl"  # one object over several lines, for all that its first line shows
+    begins.write_text("\n".join([texts[1], texts[0]]))
+    assert found == dict.fromkeys(found, (4, [1, 3])) and len(found) == 4
+    assert bad_rows(begins) == (2, [0])
+
+
+def test_a_list_on_one_line_is_bounded_by_its_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_rows, "MAX_ROW_BYTES", 1000)
+    (tmp_path / "list.json").write_text(json.dumps([ROW] * 100))
+    (tmp_path / "object.json").write_text(json.dumps({"data": [ROW] * 100}))
+    assert bad_rows(tmp_path / "list.json") == bad_rows(tmp_path / "object.json", "data") == (100, [])
+    with pytest.raises(InputError, match=r"is one JSON object.*mapping\.rows, one of data"):
+        text_rows.open_text(tmp_path / "object.json")
+
+
+def test_a_value_that_a_dictionary_holds_once_is_not_unpacked_for_all_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, bound, count = tmp_path / "a.parquet", 4 << 20, 100
+    pq.write_table(pa.table({"question": ["q" * (1 << 20)] * count, "number": range(count)}), path, compression="zstd")
+    monkeypatch.setattr(unpacking, "ALLOWED_BYTES", bound)
+    source = sources.ParquetRows(path)
+    tracemalloc.start()
+    try:
+        assert [len(row["question"]) for row in source.texts(["question"])] == [1 << 20] * count
+        _, texts = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        assert [source.read(row)["number"] for row in range(count)] == list(range(count))
+        _, rows = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert texts < 3 * bound and rows < 3 * bound  # a batch and the next one
+
+
+def test_members_of_one_row_are_read_in_linear_time(tmp_path: Path) -> None:
+    def calls(count: int) -> int:
+        """Functions and generators of the reader that are entered for one row of so many members."""
+        path, entered = tmp_path / f"{count}.tar", 0
+        members(*((f"0.{number}", b"0") for number in range(count)))(path)
+
+        def count_entered(frame: FrameType, event: str, _: object) -> None:
+            nonlocal entered
+            entered += event == "call" and frame.f_code.co_filename == tars.__file__
+
+        before = sys.getprofile()
+        sys.setprofile(count_entered)
+        try:
+            assert tars.TarRows(path).rows == 1
+        finally:
+            sys.setprofile(before)
+        return entered
+
+    assert calls(400) < 3 * calls(200)
 
 
 def test_a_sample_of_a_log_that_is_larger_than_its_archive_states_is_a_bad_row(tmp_path: Path) -> None:

@@ -19,11 +19,14 @@ import pyarrow.parquet as pq
 
 from vtcli.data.importers import hub, inspect_logs, tars, text_rows
 from vtcli.data.importers.problems import Place, RowProblem
-from vtcli.data.importers.unpacking import require_bounded
+from vtcli.data.importers.unpacking import require_bounded, rows_at_once
 from vtcli.errors import InputError
 
 BATCH = 16
 """Rows of a Parquet file that are decoded together: with embedded images a row has megabytes."""
+
+TEXTS = 1024
+"""As ``BATCH``, of columns without bytes."""
 
 BROKEN = (pa.ArrowException, OSError, ValueError)
 """Errors of pyarrow at a damaged page; text that is no UTF-8 is a ``ValueError``."""
@@ -170,6 +173,7 @@ class ParquetRows:
         meta = self._file.metadata
         for group in map(meta.row_group, range(meta.num_row_groups)):
             packed = sum(group.column(n).total_compressed_size for n in range(group.num_columns))
+            packed = min(packed, file.stat().st_size)  # the file's author states the sum
             require_bounded(file, "a row group", packed, group.total_byte_size)
         self._starts: list[int] = np.cumsum(
             [0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))]
@@ -195,7 +199,7 @@ class ParquetRows:
         if row >= self._damaged.get(group, self.rows):
             raise self._unreadable(row, group)
         if group != self._group or row < self._first:
-            self._ahead = self._file.iter_batches(BATCH, row_groups=[group])
+            self._ahead = self._file.iter_batches(self._at_once(BATCH, group), row_groups=[group])
             self._group, self._batch, self._first = group, [], self._starts[group]
         try:
             while row >= self._first + len(self._batch):
@@ -206,6 +210,20 @@ class ParquetRows:
             self._group, self._damaged[group] = -1, self._first
             raise self._unreadable(row, group) from error
         return self._batch[row - self._first]
+
+    def _at_once(self, most: int, group: int, leaves: Sequence[str] | None = None) -> int:
+        """Rows of a group to decode together: of all its columns, or of ``leaves``."""
+        meta = self._file.metadata.row_group(group)
+        columns = (meta.column(number) for number in range(meta.num_columns))
+        named = tuple(f"{leaf}." for leaf in leaves or ())
+        return rows_at_once(
+            most,
+            sum(
+                column.total_uncompressed_size
+                for column in columns
+                if leaves is None or f"{column.path_in_schema}.".startswith(named)
+            ),
+        )
 
     def _unreadable(self, row: int, group: int) -> RowProblem:
         place = self.place(row)
@@ -222,7 +240,8 @@ class ParquetRows:
         for group, begin in enumerate(self._starts[:-1] if leaves else ()):
             left = self._starts[group + 1] - begin
             try:
-                for batch in self._file.iter_batches(1024, row_groups=[group], columns=leaves):
+                rows = self._at_once(TEXTS, group, leaves)
+                for batch in self._file.iter_batches(rows, row_groups=[group], columns=leaves):
                     found = batch.to_pylist()
                     left -= len(found)
                     yield from found

@@ -27,6 +27,7 @@ class TarRows:
         self._file = file
         self._keys: list[str] = []
         self._members: list[list[tuple[str, int, int]]] = []  # ending, offset, size
+        self._endings: set[str] = set()  # of the last row
         size = file.stat().st_size
         try:
             with tarfile.open(file, "r:") as tar:
@@ -63,8 +64,10 @@ class TarRows:
         if not self._keys or self._keys[-1] != key:
             self._keys.append(key)
             self._members.append([])
-        if any(known == ending for known, _, _ in self._members[-1]):
+            self._endings.clear()
+        if ending in self._endings:
             raise InputError(f"{self.name}: the row {key!r} has two members {ending}. Pack it anew.")
+        self._endings.add(ending)
         self._members[-1].append((ending, member.offset_data, member.size))
 
     @property

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, cast
 
 from vtcli.data.importers.mapping import json_value
 from vtcli.data.importers.problems import Place, RowProblem, columns_of
-from vtcli.data.importers.unpacking import unpack_gzip
+from vtcli.data.importers.unpacking import BLOCK_BYTES, unpack_gzip
 from vtcli.errors import InputError
 
 Row = Mapping[str, Any]
@@ -125,20 +125,17 @@ class JsonRows(TextFile):
         super().__init__(file, plain, folder)
         with plain.open("rb") as opened:
             first = opened.read(4096).removeprefix(BOM).lstrip()[:1]
-            opened.seek(0)
-            line = _line(opened, self.name).removeprefix(BOM)
         if first == b"[":
             self._starts, self._ends = _elements(plain, self.name)
         elif first and rows is not None:
             self._starts, self._ends = _elements(plain, self.name, _list_of(plain, self.name, rows))
         else:
-            goes_on = first == b"{" and not line.rstrip().endswith(b"}")  # one object over several lines
-            if goes_on and (lists := _lists(plain)):
+            if first == b"{" and _goes_on(plain) and (lists := _lists(plain)):
                 raise InputError(
                     f"{file} is one JSON object, and not one row a line. Say which of its lists holds the rows: "
                     f"mapping.rows, one of {', '.join(lists)}."
                 )
-            self._starts, self._ends = _lines(plain, self.name)
+            self._starts, self._ends = _lines(plain)
 
     def value(self, data: bytes, place: Place) -> Row:
         try:
@@ -160,9 +157,11 @@ class TableFile(TextFile):
     ) -> None:
         super().__init__(file, plain, folder)
         self._separator = separator
-        spans = _records(plain, self.name, self._fields)
+        spans = _records(plain, self._fields)
         if not spans[0]:
             raise InputError(f"{file} is empty: expected a header and rows.")
+        if spans[1][0] > MAX_ROW_BYTES:
+            raise InputError(f"{file}: its first line has more than {MAX_ROW_BYTES >> 20} MB: expected a header.")
         with plain.open("rb") as opened:
             header = self._fields(opened.read(spans[1][0]).removeprefix(BOM))
         if header is None or len(set(header)) < len(header):
@@ -194,50 +193,59 @@ class TableFile(TextFile):
         return found[0] if len(found) == 1 else None
 
 
-def _line(opened: BinaryIO, name: str) -> bytes:
-    """Reads the next line. Raises ``InputError`` beyond ``MAX_ROW_BYTES``."""
-    line = opened.readline(MAX_ROW_BYTES + 1)
-    if len(line) > MAX_ROW_BYTES:
-        raise InputError(
-            f"{name}: a line has more than {MAX_ROW_BYTES >> 20} MB, and a row at most so many. Give one row a line, "
-            "and large images as files that the row names."
-        )
-    return line
+def _goes_on(file: Path) -> bool:
+    """True for an object whose first line does not hold all of it, or is longer than a row may be."""
+    with file.open("rb") as opened:
+        line = opened.readline(MAX_ROW_BYTES + 1)
+    return len(line) > MAX_ROW_BYTES or not line.rstrip().endswith(b"}")
 
 
-def _lines(file: Path, name: str) -> Spans:
+def _line(opened: BinaryIO) -> tuple[bytes, int]:
+    """Reads the next line and returns it with its length. Of a line beyond ``MAX_ROW_BYTES``, which ``read`` refuses,
+    it returns the beginning and skips the rest."""
+    line = block = opened.readline(MAX_ROW_BYTES + 1)
+    size = len(line)
+    while size > MAX_ROW_BYTES and block and not block.endswith(b"\n"):
+        block = opened.readline(BLOCK_BYTES)
+        size += len(block)
+    return line, size
+
+
+def _lines(file: Path) -> Spans:
     """Start and end of every line that is not blank."""
     starts, ends, at = array("Q"), array("Q"), 0
     with file.open("rb") as opened:
-        while line := _line(opened, name):
-            if line.strip():
+        while (found := _line(opened))[1]:
+            line, size = found
+            if size > MAX_ROW_BYTES or line.strip():
                 starts.append(at)
-                ends.append(at + len(line))
-            at += len(line)
+                ends.append(at + size)
+            at += size
     return starts, ends
 
 
-def _records(file: Path, name: str, fields: Any) -> Spans:
+def _records(file: Path, fields: Any) -> Spans:
     """Start and end of every record of a table. A record goes on over lines while a quote is open. One that cannot be
     read then ends with its first line, so a quote that is not closed costs one row."""
     starts, ends = array("Q"), array("Q")
     with file.open("rb") as opened:
-        while line := _line(opened, name):
-            begin, end = opened.tell() - len(line), opened.tell()
-            if not line.strip():
+        while (found := _line(opened))[1]:
+            line, size = found
+            begin, end = opened.tell() - size, opened.tell()
+            if size <= MAX_ROW_BYTES and not line.strip():
                 continue
-            if line.count(b'"') % 2:
-                end = _closed(opened, name, line, fields) or end
+            if size <= MAX_ROW_BYTES and line.count(b'"') % 2:
+                end = _closed(opened, line, fields) or end
                 opened.seek(end)
             starts.append(begin)
             ends.append(end)
     return starts, ends
 
 
-def _closed(opened: BinaryIO, name: str, record: bytes, fields: Any) -> int | None:
+def _closed(opened: BinaryIO, record: bytes, fields: Any) -> int | None:
     """End of a record whose first line leaves a quote open; None if its next quote closes nothing, or is too far."""
     pieces, size = [record], len(record)
-    while (line := _line(opened, name)) and (size := size + len(line)) <= MAX_ROW_BYTES:
+    while (line := opened.readline(MAX_ROW_BYTES + 1)) and (size := size + len(line)) <= MAX_ROW_BYTES:
         pieces.append(line)
         if line.count(b'"') % 2:
             return opened.tell() if fields(b"".join(pieces)) is not None else None
@@ -247,6 +255,8 @@ def _closed(opened: BinaryIO, name: str, record: bytes, fields: Any) -> int | No
 _TOKEN = re.compile(rb'(?<!\\)"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"(?=\s*+[:,\]}])|[\[\]{},]')
 """A string of JSON, or a sign. What looks like a string but stands before another value is none. Its first quote is one
 too many, or a quote before it is missing. No string begins behind a backslash."""
+
+_SOLID = re.compile(rb"\S")
 
 
 def _elements(file: Path, name: str, begin: int = 0) -> Spans:
@@ -264,7 +274,7 @@ def _elements(file: Path, name: str, begin: int = 0) -> Spans:
     start, last, last_end = 0, b"", 0
 
     def row(end: int, data: mmap.mmap) -> None:
-        if data[start:end].strip():
+        if _SOLID.search(data, start, end):  # a copy of the row could be as large as the file
             starts.append(start)
             ends.append(end)
 
@@ -305,7 +315,7 @@ def _elements(file: Path, name: str, begin: int = 0) -> Spans:
     raise InputError(f"{name} is a JSON list without its end after row {len(starts)}: it is damaged or cut off.")
 
 
-_KEY = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"\s*:\s*(\[)?')
+_KEY = re.compile(rb'\s*"((?:[^"\\]|\\.){0,1000}+)"\s*:\s*(\[)?')  # a longer key names no list
 
 
 def _lists(file: Path) -> dict[str, int]:
@@ -314,7 +324,7 @@ def _lists(file: Path) -> dict[str, int]:
     depth, expects, found = 0, False, dict[str, int]()
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for token in _TOKEN.finditer(data):
-            sign = token.group()
+            sign = data[token.start() : token.start() + 1]  # of a string, which may be long, its quote
             if depth == 1 and expects and (key := _KEY.match(data, token.start())) and key.group(2):
                 with contextlib.suppress(ValueError):
                     found[json.loads(b'"' + key.group(1) + b'"')] = key.start(2)
