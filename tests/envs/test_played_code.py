@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from vtcli.envs.played import Playback, playback
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Pixels
 from vtcli.sandbox.host.pool import Pool, PoolConfig
+from vtcli.schema import ImageRef
 from vtcli.store import records
 from vtcli.store.images import ImageStore, encode_png, resize
 from vtcli.store.records import Demo, DemoSet
@@ -93,6 +95,36 @@ def test_code_of_demonstrations_is_played_in_every_environment() -> None:
         if (found.rows, found.calls, found.meant) != (len(PLAYED[name][2]), calls, meant) or not failed:
             wrong[name] = found
     assert not wrong
+
+
+class WatchedImages(MemoryImages):
+    """Images that note how many are added, and whether the main thread reads pixels."""
+
+    def __init__(self) -> None:
+        super().__init__(VIEWS)
+        self.added, self.blocked = 0, False
+
+    def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef:
+        self.added += 1
+        return super().add(pixels, parent, transform)
+
+    def full(self, ref: ImageRef) -> Pixels:
+        self.blocked |= threading.current_thread() is threading.main_thread()
+        return super().full(ref)
+
+
+def test_a_view_is_enlarged_beside_the_event_loop_and_adds_no_image_to_the_run() -> None:
+    images = WatchedImages()
+    shown = (images.add(SMALL), images.add(SMALL[28:84, 14:70]))
+
+    async def played() -> Playback:
+        async with await Pool.start(PoolConfig(active=1)) as pool:
+            demo = Demo("d0", talk((crop("codev", FAR), "<image>")), (), shown)
+            return await playback([demo], env_card("codev"), EnvInputs(images, PROMPT, pool), timeout_s=200)
+
+    found = asyncio.run(played())
+    assert (found.calls, found.failures) == (1, ())
+    assert (images.added, images.blocked) == (len(shown), False)
 
 
 def test_sft_plays_code_before_it_trains_and_says_what_is_not_played(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.code import RunLostError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.thoughts import outside
-from vtcli.protocols import DecodedTurn, Env, HasSyntax, Images
+from vtcli.protocols import DecodedTurn, Env, HasSyntax, Images, Pixels
 from vtcli.sandbox.types import EpisodeLostError
 from vtcli.schema import ImageRef, Json, Sample
 from vtcli.store.images import resize
@@ -151,9 +152,10 @@ async def _play(demo: Demo, card: EnvCard, inputs: EnvInputs) -> list[PlayedCall
     found = await _play_on(demo, demo.images, card, inputs)
     if card.runner and card.coordinates == "full" and any(call.fails for call in found):
         # A stored image may be the view of a larger one, whose pixels the code counts in, and whose size nobody keeps.
-        larger = [_enlarged(ref, inputs.images) for ref in demo.images]
-        again = await _play_on(demo, larger, card, inputs) if larger != list(demo.images) else found
-        found = min(found, again, key=lambda calls: sum(call.fails for call in calls))
+        larger = [_enlarged(ref) for ref in demo.images]
+        if larger != list(demo.images):
+            again = await _play_on(demo, larger, card, replace(inputs, images=EnlargedImages(inputs.images)))
+            found = min(found, again, key=lambda calls: sum(call.fails for call in calls))
     return found
 
 
@@ -168,9 +170,32 @@ LARGER, LARGEST_SIDE = 8, 4096
 """Factor by which a view is enlarged to stand for its original, and the side at which that ends."""
 
 
-def _enlarged(ref: ImageRef, images: Images) -> ImageRef:
-    """The image at the size of a possible original, if it is its own view; else itself."""
+def _enlarged(ref: ImageRef) -> ImageRef:
+    """The image at the size of a possible original, if it is its own view; else itself. For ``EnlargedImages``."""
     scale = min(LARGER, LARGEST_SIDE / max(ref.width, ref.height))
     if (ref.width, ref.height) != (ref.view_width, ref.view_height) or scale <= 1:
         return ref
-    return images.add(resize(images.full(ref), round(ref.height * scale), round(ref.width * scale)))
+    return replace(ref, width=round(ref.width * scale), height=round(ref.height * scale))
+
+
+class EnlargedImages:
+    """``Images`` that are enlarged to the size that their reference states whenever somebody reads their full pixels,
+    which an environment does in a thread. Images that are added stay in memory."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self._added: dict[str, Pixels] = {}
+
+    def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef:
+        height, width = pixels.shape[:2]
+        name = f"added {len(self._added)}"  # no sha256
+        self._added[name] = pixels
+        return ImageRef(name, name, width, height, width, height, parent, transform)
+
+    def full(self, ref: ImageRef) -> Pixels:
+        if ref.full in self._added:
+            return self._added[ref.full]
+        return resize(self._images.full(ref), ref.height, ref.width)
+
+    def view(self, ref: ImageRef) -> Pixels:
+        return self._added[ref.view] if ref.view in self._added else self._images.view(ref)
