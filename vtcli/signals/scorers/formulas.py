@@ -6,6 +6,7 @@ Formulas are compared by math-verify in a separate process, because sympy may co
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import logging
 import os
@@ -41,13 +42,25 @@ _DECLARES = re.compile(
     rf"|(?:\u7b54\u6848|\u7ed3\u679c|\u7d50\u679c|\u7b54\u3048|\u6b63\u89e3|\uc815\ub2f5|\ub2f5)[{CJK}]{{0,6}}\s?[:=]?",
     re.IGNORECASE,
 )
+_CONCLUSION = r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s?"
 _CONCLUDES = re.compile(
-    r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s?"
-    r"(?=[-+\d\\$(\[{|]|[a-zA-Z]\s?(?:[=^<>\u2208\u2264\u2265\u00b2\u00b3]|\*\*|[-+]\s?\d|\\(?:in|[lg]eq?)\b)|(?:ln|log|exp|sqrt|sin|cos|tan)\b)"
+    rf"{_CONCLUSION}(?=[-+\d\\$(\[]|[a-zA-Z]\s?=)"
     rf"|(?:\u6240\u4ee5|\u56e0\u6b64|\u7b49\u4e8e|\u7b49\u65bc|\u5f97\u5230|\u53ef\u5f97)[{CJK}]{{0,6}}\s?[,:]?(?=\s?[-+\d\\$(\[])",
     re.IGNORECASE,
 )
-_TAIL = re.compile(r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n|,?\s(?:because|since|so|which|where)\b")
+_CONCLUDES_FORMULA = re.compile(
+    _CONCLUSION + r"(?=[{|]|[a-zA-Z]\s?(?:[\^<>\u2208\u2264\u2265\u00b2\u00b3]|\*\*|[-+]\s?\d|\\(?:in|[lg]eq?)\b)"
+    r"|(?:ln|log|exp|sqrt|sin|cos|tan)\b)",
+    re.IGNORECASE,
+)
+_REMARK = re.compile(  # up to the end of its clause; "the time since noon" and "the point where they meet" are none
+    r"(?:\bbecause\b|(?<=[\d,)}\]$|%]\s)(?:since|where)\b|(?<=,\s)as\b|\u56e0\u4e3a|\u7531\u4e8e)"
+    r"(?:(?!\s(?:so|thus|hence|therefore)\b|\s?(?:\u6240\u4ee5|\u56e0\u6b64))[^\n,.;]|[,.;](?!\s))*+",
+    re.IGNORECASE,
+)
+_TAIL = re.compile(
+    r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n|,?\s(?:because|since|so|which|where)\b|,\sas\b|,?\s?(?:\u56e0\u4e3a|\u7531\u4e8e)"
+)
 _PROSE = re.compile(
     r"(?<![\\A-Za-z])(?!(?:arc)?(?:sin|cos|tan)\b|(?:cot|sec|csc|log|exp|sqrt)\b)[A-Za-z]{3,}\b", re.IGNORECASE
 )
@@ -377,12 +390,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def stated(text: str) -> str | None:
     """The formula that a reply gives: the content of its box; else the text behind the last "answer is"; else the text
-    behind the last "so", "get" or "is" before a number or a formula; else the reply if it is no sentence; else None."""
+    behind the last "so", "get" or "is" before a number, or without one before a formula; else the reply if it is no
+    sentence; else None. What stands behind "because" or "where" counts only where nothing else concludes."""
     if (found := boxed(text)) is not None:
         return found or None
     text = spaced(squeezed(text))
-    for says in (_DECLARES, _CONCLUDES):
-        ends = [match.end() for match in says.finditer(text)]
+    claims = _REMARK.sub(lambda match: " " * len(match[0]), text)
+    for where, says in itertools.product((claims, text), (_DECLARES, _CONCLUDES, _CONCLUDES_FORMULA)):
+        ends = [match.end() for match in says.finditer(where)]
         if ends and (claim := _TAIL.split(text[ends[-1] :].strip(), maxsplit=1)[0].strip().rstrip(".")):
             return claim
     return text if text and len(_PROSE.findall(unwrapped(text))) < SENTENCE_WORDS else None

@@ -48,8 +48,9 @@ _WHOLE_POWER = re.compile(r"\^\s?\{\s?([-+]?\d{1,3})\s?\}")
 _VULGAR = re.compile(r"[\u00bc-\u00be\u2150-\u215e]")
 _SIMPLE = r"\s?[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})\s?"
 _FRACTION = re.compile(rf"\\[dtc]?frac\s?(?:\{{({_SIMPLE})\}}\s?\{{({_SIMPLE})\}}|(\d)\s?(\d)|\{{(\d)\}}\s?(\d))")
-_MINUS_WHOLE = re.compile(
-    r"(?<![\w)\]}])-\s?\(\s?(\d{1,60}(?:\.\d{1,60})?(?:\s?/\s?\d{1,60}(?:\.\d{1,60})?)?)\s?\)(?!\s?[\w^(])"
+_MINUS_WHOLE = re.compile(  # 8 - (3) and a - (1/2) are differences
+    r"(?<![\w)\]}%!'\u2032\u00b0])(?:(?<![\w)\]}%!'\u2032\u00b0] )|(?<=\bis )|(?<=\bso )|(?<=\bequals ))-\s?\("
+    r"\s?(\d{1,60}(?:\.\d{1,60})?(?:\s?/\s?\d{1,60}(?:\.\d{1,60})?)?)\s?\)(?!\s?[\w^(])"
 )
 _DOLLARS = re.compile(r"(?<!\\)\$(?=\S)([^$\n]{1,400})(?<!\s)(?<!\\)\$(?!\d)")
 _MONEY_SIGN = re.compile(r"(?<![\w.])-\s?(\\?\$|[\u20ac\u00a3\u00a5\u20a9\u20b9])\s?(?=\.?\d)")
@@ -134,8 +135,8 @@ def plain(text: str) -> str:
     text = undollared(text).replace("\\$", "$")
     text = _POWER.sub(lambda m: "^" + _digits(m[0]), text)
     text = _VULGAR.sub(lambda m: f" {_digits(m[0])} ", text)
-    text = _MINUS_WHOLE.sub(r"-\1", _FRACTION.sub(_written, text))
-    text = _BLANKS.sub(" ", text)
+    text = _BLANKS.sub(" ", _FRACTION.sub(_written, text))
+    text = _MINUS_WHOLE.sub(r"-\1", text)
     if len(_BULLET.findall(text)) > 1:
         text = _BULLET.sub("\u2022 ", text)
     text = _APART.sub(r"\1-", _MONEY_SIGN.sub(r"\1-", text))

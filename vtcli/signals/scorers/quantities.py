@@ -145,6 +145,7 @@ _FILLER = frozenset(
 )
 
 
+_OF_DAY = frozenset(["morning", "afternoon", "evening", "night", "clock"])
 _SHARES = (Fraction(1, 100), Fraction(1, 1000))  # per cent, per mille
 
 
@@ -172,7 +173,7 @@ class Parts:
     sign: str
     numbers: tuple[Fraction, ...]
     clock: bool = False  # typed as a time: 2:30
-    half: str = ""  # a or p, of am and pm
+    half: str = ""  # a or p, of am and pm; ap of 7am-9pm
     unit: units.Unit | None = None
     scale: Fraction | None = None
     words: frozenset[str] = frozenset()
@@ -281,9 +282,9 @@ def _singular(word: str) -> str:
 
 
 def _parts(text: str) -> Parts | None:
-    half = _HALF_DAY.search(text)
-    if half:
-        text = (text[: half.start()] + " " + text[half.end() :]).strip()
+    halves = [match[1].lower() for match in _HALF_DAY.finditer(text)]
+    if halves:
+        text = re.sub(r"\s{2,}", " ", _HALF_DAY.sub(" ", text)).strip()
     if match := _BETWEEN.search(text):
         text = f"{text[: match.start()]}{match[1]}-{match[2]}{text[match.end() :]}"
     match = _SERIES.search(text)
@@ -304,6 +305,9 @@ def _parts(text: str) -> Parts | None:
     first = cast("list[Fraction]", numbers)
     if match["first"].startswith("-"):
         first = [-first[0], *first[1:]]
+    half = "".join(halves if len(set(halves)) > 1 else halves[:1])
+    if len(half) > 1 and (sign != "-" or len(half) != len(first)):
+        return None
     scale, unit, end = _measure(text, match.end())
     if end == match.end() and re.match(r"[A-Za-z](?![A-Za-z])", text[end:]):
         return None  # 2-8i
@@ -319,7 +323,7 @@ def _parts(text: str) -> Parts | None:
         "-" if sign in "/." or (len(first) > 2 and sign == "-") else sign,
         tuple(first),
         clock,
-        half[1].lower() if half else "",
+        half,
         unit,
         scale,
         words,
@@ -453,6 +457,12 @@ def _same_parts(one: Parts, other: Parts) -> bool:
         return False
     if one.unit and other.unit and one.unit != other.unit:
         return False
+    if one.half != other.half and len(one.half + other.half) > 1:
+        return False
+    if one.sign == "-" and any(
+        a.half and not b.half and (b.unit or b.words - a.words - _OF_DAY) for a, b in ((one, other), (other, one))
+    ):
+        return False  # 3-5pm is no 3-5 picometers
     if one.scale and other.scale and one.scale != other.scale:
         return False
     if not (one.words <= other.words or other.words <= one.words):
@@ -466,8 +476,6 @@ def _same_parts(one: Parts, other: Parts) -> bool:
 
 
 def _times_agree(one: Parts, other: Parts) -> bool:
-    if bool(one.half) == bool(other.half) == True and one.half != other.half:  # noqa: E712
-        return False
     times = [_hours(part) for part in (one, other)] if one.half or other.half else [one.numbers, other.numbers]
     if times[0] == times[1]:
         return True
