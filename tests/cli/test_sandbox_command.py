@@ -48,6 +48,16 @@ def test_in_a_container_that_lets_nothing_through_the_check_fails_and_gives_the_
     assert (accepted.returncode, accepted.stdout.splitlines()) == (0, above)
 
 
+def test_a_machine_on_which_no_tier_holds_is_one_error() -> None:
+    code = (
+        "import sys; from vtcli.cli.main import main; from vtcli.sandbox.confinement import probes; "
+        "probes._tried = lambda tier: {'error': 'no answer'}; sys.argv = ['vtcli', 'sandbox', 'check']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "no tier holds on this machine" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_an_unknown_tier_is_a_users_mistake() -> None:
     done = vtcli("sandbox", "check", "--minimum", "nowhere")
     assert done.returncode == 2

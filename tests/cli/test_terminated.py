@@ -35,4 +35,5 @@ def test_a_command_ends_whatever_a_library_makes_of_the_exception(library: str) 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 143, done.stderr
     assert "terminated" in done.stderr
+    assert library != "raises another" or "AttributeError: 'NoneType'" in done.stderr  # said, as it may be a defect
     assert "Traceback" not in done.stderr

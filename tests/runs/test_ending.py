@@ -71,6 +71,41 @@ def test_what_closes_is_not_interrupted(asked: list[str]) -> None:
     assert asked == ["end", "closed"]
 
 
+def test_a_generator_that_closes_is_not_interrupted(asked: list[str]) -> None:
+    def rows() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            time.sleep(0.5)
+            asked.append("closed")
+
+    def run() -> None:
+        for _ in rows():
+            signal.raise_signal(signal.SIGUSR1)
+
+    with pytest.raises(Ended):
+        run()
+    ending.arrived()
+    assert asked == ["end", "closed"]
+
+
+def test_a_later_request_takes_the_place_of_one_that_was_lost(asked: list[str]) -> None:
+    class Sooner(BaseException):
+        pass
+
+    def end() -> None:
+        raise Sooner
+
+    with suppress(BaseException):
+        signal.raise_signal(signal.SIGUSR1)
+    with suppress(BaseException):
+        ending.insist(end)
+    with pytest.raises(Sooner):
+        wait()
+    ending.arrived()
+    assert asked == ["end"]
+
+
 def test_an_end_that_raises_nothing_is_asked_for_once() -> None:
     times = list[int]()
     ending.insist(lambda: times.append(1))

@@ -103,8 +103,8 @@ def _command() -> None:
     except Exception as error:
         if not any(isinstance(cause, SystemExit) and cause.code == TERMINATED for cause in causes(error)):
             raise
-        if isinstance(error, (VtcliError, OSError)):
-            say(visible(str(error)))
+        reason = _disk_problem(error) if isinstance(error, OSError) else None
+        say(visible(reason or (str(error) if isinstance(error, VtcliError) else f"{type(error).__name__}: {error}")))
         raise SystemExit(TERMINATED) from error
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from vtcli.errors import EngineError
 from vtcli.foreign import print_line
 
 app = typer.Typer(help="Try what confines code that a model wrote.", no_args_is_help=True)
@@ -22,12 +23,17 @@ def check(
     """Attempt what the sandbox must stop, as every run does before its first episode, and print each attempt.
 
     held: the attempt failed as it must. open: it worked, or nothing stops it here. The tiers that this machine does not
-    have follow, with what they lack and need, then the tier that it has. Exit code 1: that is weaker than --minimum.
+    have follow, with what they lack and need, then the tier that it has. Exit code 1: that is weaker than
+    --minimum; 2: no tier holds.
     """
+    from vtcli.sandbox.confinement.kernel import ConfinementError
     from vtcli.sandbox.confinement.probes import MEANINGS, REMEDIES, strongest
     from vtcli.sandbox.types import TIERS
 
-    report = strongest("none")
+    try:
+        report = strongest("none")
+    except ConfinementError as error:  # not even what every tier has
+        raise EngineError(f"sandbox check: {error}") from error
     for layer in report.layers:
         state = "held" if layer.state == "active" else "open"
         print_line(f"{state:<5} {layer.name:<13} {layer.by or '-':<38} {layer.probe}", sys.stdout)

@@ -16,7 +16,7 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 SAME_REQUEST_S = 2.0
 """Slurm tells the processes of a step to end, and so does its srun."""
 
-AGAIN_S = 1.0
+AGAIN_S = 3.0
 """Interval at which a lost exception is raised again."""
 
 _before: list[Handler] = []  # of SIGALRM, while a request insists
@@ -36,8 +36,9 @@ def end_only_later(number: int, handler: Handler = signal.SIG_DFL) -> None:
 
 
 def insist(end: Callable[[], object]) -> None:
-    """Calls ``end``, for a handler of a signal. If it raises, it is called again each second until ``arrived``, unless
-    its exception is being handled at that moment: a ``finally`` is never interrupted.
+    """Calls ``end``, for a handler of a signal. If it raises, it is called again each ``AGAIN_S`` until ``arrived``,
+    unless its exception is being handled at that moment, or a generator is being closed: a ``finally`` is not
+    interrupted. A later request takes the place of this one.
 
     An exception of a handler is raised wherever the main thread happens to be. There a library may lose it: a module
     of C or C++ that is being imported, a bare ``except``, a ``__del__``. The process would then go on for ever.
@@ -54,14 +55,16 @@ def insist(end: Callable[[], object]) -> None:
 
     def again(number: int, frame: object) -> None:
         del number, frame
-        if not any(cause is raised[-1] for cause in causes(sys.exception())):
+        handled = sys.exception()
+        if not (isinstance(handled, GeneratorExit) or any(cause is raised[-1] for cause in causes(handled))):
             once()
 
     try:
         once()
     except BaseException:
+        before = signal.signal(signal.SIGALRM, again)
         if not _before:
-            _before.append(signal.signal(signal.SIGALRM, again))
+            _before.append(before)
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
         raise
 

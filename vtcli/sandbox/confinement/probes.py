@@ -81,7 +81,7 @@ def strongest(minimum: Tier) -> Report:
         waived = TIERS.index(minimum) > TIERS.index("landlock")
         layers = tuple(_layer(found, waived) for found in answer["layers"])
         return Report(tier, layers, os.uname().release, landlock.abi(), tuple(refused))
-    raise ConfinementError("tier", _too_weak("none", minimum, refused))
+    raise ConfinementError("tier", f"no tier holds on this machine{_reasons(refused)}")
 
 
 def _tried(tier: Tier) -> dict[str, Any]:
@@ -143,5 +143,8 @@ MEANINGS: dict[Tier, str] = {
 
 
 def _too_weak(tier: Tier, minimum: Tier, refused: list[tuple[Tier, str]]) -> str:
-    reasons = "".join(f"\n  {name} ({reason}): {REMEDIES[name]}" for name, reason in refused)
-    return f"the strongest that holds here is {tier}, and at least {minimum} is asked for{reasons}"
+    return f"the strongest that holds here is {tier}, and at least {minimum} is asked for{_reasons(refused)}"
+
+
+def _reasons(refused: list[tuple[Tier, str]]) -> str:
+    return "".join(f"\n  {name} ({reason}): {REMEDIES[name]}" for name, reason in refused)
