@@ -32,7 +32,8 @@ from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Completion, ImageRef, Trajectory
 
 OFTEN = ("qwen2_5_vl", "internvl")
-"""In every run of the suite. Qwen3-VL is in the slow one, with hf and vLLM in process; the rest before a release."""
+"""With hf in every run of the suite, Qwen3-VL in the slow one. On vLLM `make test-vllm` has the first, `make test-all`
+the others."""
 REFUSED = {("gemma3", "vllm"), ("gemma3", "vllm_server")}
 """vLLM's attention for CPUs shows a token of an image none of those behind it."""
 ENGINES = {

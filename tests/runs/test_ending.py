@@ -25,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         words.append("end")
         raise Ended
 
-    monkeypatch.setattr(ending, "AGAIN_S", 0.05)
+    monkeypatch.setattr(ending, "AGAIN_S", 0.3)
     before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGALRM)
     signal.signal(signal.SIGUSR1, lambda number, frame: ending.insist(end))
     yield words
@@ -61,13 +61,13 @@ def test_what_closes_is_not_interrupted(asked: list[str]) -> None:
         finally:
             with suppress(ValueError):
                 raise ValueError  # handled within it
-            time.sleep(0.5)
+            time.sleep(1.0)
             asked.append("closed")
 
     with pytest.raises(Ended):
         run()
     ending.arrived()
-    time.sleep(0.2)
+    time.sleep(0.7)
     assert asked == ["end", "closed"]
 
 
@@ -76,7 +76,7 @@ def test_a_generator_that_closes_is_not_interrupted(asked: list[str]) -> None:
         try:
             yield 1
         finally:
-            time.sleep(0.5)
+            time.sleep(1.0)
             asked.append("closed")
 
     def run() -> None:
@@ -109,5 +109,5 @@ def test_a_later_request_takes_the_place_of_one_that_was_lost(asked: list[str]) 
 def test_an_end_that_raises_nothing_is_asked_for_once() -> None:
     times = list[int]()
     ending.insist(lambda: times.append(1))
-    time.sleep(0.2)
+    time.sleep(0.7)
     assert times == [1]

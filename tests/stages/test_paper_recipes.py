@@ -19,10 +19,9 @@ from vtcli.schema import Scored
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
 
-RECIPES = ("pyvision_video",)
-MORE = ("codevision", "codev", "pyvision_image", "codedance", "mini_o3", "thyme")
-"""In the widest suite: their environments and stages are those of the others, and their rewards have tests. CodeV goes
-from data to its table in ``test_reproduce_runs``."""
+RECIPES = ("codevision", "pyvision_video")
+MORE = ("codev", "pyvision_image", "codedance", "mini_o3", "thyme")
+"""In the release suite: their environments and stages are those of the others, and their rewards have tests."""
 STAGES: dict[str, tuple[Any, Any]] = {
     "synth": (synth.Config, synth.run),
     "sft": (sft.Config, sft.run),
@@ -61,7 +60,9 @@ def trajectories(made: Artifact) -> Sequence[Scored]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", [*RECIPES, *(pytest.param(name, marks=pytest.mark.wide) for name in MORE)])
+@pytest.mark.parametrize(
+    "recipe", [*RECIPES, *(pytest.param(name, marks=pytest.mark.wide(minutes=1)) for name in MORE)]
+)
 def test_a_recipe_goes_from_demonstrations_to_a_report(tmp_path: Path, recipe: str) -> None:
     home = tmp_path / "artifacts"
     samples, rows = few(recipe)

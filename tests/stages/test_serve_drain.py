@@ -157,6 +157,8 @@ def test_a_server_that_loads_ends_at_once(
     if engine == "hf":
         monkeypatch.setattr(stage, "open_policy", load)
     monkeypatch.setattr(fleet, "launch", launch)
+    gc.collect()  # what other tests left
+    caplog.clear()
     begun = list[float]()
 
     def play() -> None:

@@ -108,7 +108,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     assert apart < 1e-7 * moved  # Adam makes much of gradients that are rounding alone: a bound on all, not on each
 
 
-@pytest.mark.wide
+@pytest.mark.slow
 def test_two_ranks_build_one_model_and_imitate_as_one_rank_does(home: Path) -> None:
     frugal = ["sft.backend.zero_stage=3", "sft.backend.activation_checkpointing=true"]
     launched(home, "sft", [*SFT, "name=two-base", *frugal], TWO_RANKS)

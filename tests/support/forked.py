@@ -23,7 +23,6 @@ IMPORTED = (
     "vtcli.engines.learner.deepspeed",
     "vtcli.runs.track",
     "transformers.models.auto.modeling_auto",
-    "warm_start",
 )
 
 

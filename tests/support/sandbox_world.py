@@ -46,7 +46,7 @@ class World:
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         async def limited() -> T:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(300):
                 return await work
 
         return self.runner.run(limited())

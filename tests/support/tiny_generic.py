@@ -205,7 +205,7 @@ BUILD: Mapping[str, Callable[[Path, Iterable[Messages]], None]] = {
     "llava_onevision": llava_onevision,
 }
 ONE_OFTEN = [pytest.param(kind, marks=[pytest.mark.wide] * (kind != "internvl")) for kind in BUILD]
-"""For tests that train: one type in every run of the suite, all in the slow one."""
+"""For tests that train: one type in every run of the suite, the others in the release suite."""
 
 
 @dataclass(frozen=True)
