@@ -131,8 +131,12 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
 }
 
 
-def test_files_that_unpack_beyond_their_bound_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("vtcli-rows-*"))
+def test_files_that_unpack_beyond_their_bound_are_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "temporary"
+    left.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(left))
     wrong: dict[str, str] = {}
     for number, (what, (name, make, said)) in enumerate(FILES.items()):
         path = tmp_path / str(number) / name
@@ -145,7 +149,7 @@ def test_files_that_unpack_beyond_their_bound_are_refused_and_nothing_is_left(tm
                 wrong[what] = str(error)
         shutil.rmtree(path.parent)
     assert not wrong
-    assert set(Path(tempfile.gettempdir()).glob("vtcli-rows-*")) <= before
+    assert not list(left.iterdir())
 
 
 def bad_rows(path: Path, rows: str | None = None) -> tuple[int, list[int]]:
