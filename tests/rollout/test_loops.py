@@ -161,7 +161,10 @@ def test_an_interrupt_while_the_loop_is_asked_to_begin_is_not_waited_for(is_aske
 
     async def work() -> None:
         begun.append("begun")
-        await asyncio.sleep(600)
+        try:
+            await asyncio.sleep(600)
+        finally:
+            begun.append("ended")
 
     async def running() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -180,7 +183,8 @@ def test_an_interrupt_while_the_loop_is_asked_to_begin_is_not_waited_for(is_aske
         with pytest.raises(KeyboardInterrupt):
             loop.run(work())
         assert loop.run(here())
-    assert not begun  # cancelled before its first step
+    # Cancelled before its first step, or in it where the loop was faster than the exception.
+    assert begun in ([[], ["begun", "ended"]] if is_asked else [[]])
 
 
 def test_a_loop_that_has_ended_refuses() -> None:
