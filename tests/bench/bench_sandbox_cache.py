@@ -3,7 +3,7 @@
 python tests/bench/bench_sandbox_cache.py
 
 The sender touches one page of a file that every episode may read for each 1, and none for a 0. The receiver, an episode
-that is opened afterwards, times a touch of each page: one that has to come from the disk takes longer. A page carries
+that is opened afterwards, times a touch of each page, which takes longer from the disk. A page carries
 one bit, once, because the receiver's touch leaves it in the cache, and no episode can take it out again. Here the host
 does that before each round, with advice that episodes cannot give; so the figures are the most that the channel has.
 """

@@ -1,4 +1,4 @@
-"""``vtcli sft`` plays demonstrations of code: the right ones pass, wrong ones end it, what cannot be played is said."""
+"""``vtcli sft`` plays demonstrations of code: right ones pass, wrong ones end it, and it names those it cannot play."""
 
 from __future__ import annotations
 

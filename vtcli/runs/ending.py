@@ -77,7 +77,7 @@ def arrived() -> None:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an exception, the one that was being handled when it was raised, and so on."""
+    """Yields an exception, then its ``__context__``, and so on."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
