@@ -19,7 +19,7 @@ python "$here/easy_vqa_teacher.py" answers "$files" "$VTCLI_HOME/easy-vqa-answer
 answers=$(vtcli synth +recipe=toolsrl name=easy-answers "${common[@]}" 'synth.demos={rows: {easy_vqa: {imported: null}}, validation: 0.03}' \
     "data.tasks.easy_vqa.generate.path=$VTCLI_HOME/easy-vqa-answers.json" \
     "+data.tasks.easy_vqa.generate.mapping={response: '3', root: ['$files/train']}" | made)
-shipped=$(python -c 'from vtcli.cli.pipeline import SHIPPED; print(SHIPPED / "base" / "v1")')
+shipped=$(python -c 'from vtcli.store.models import SHIPPED; print(SHIPPED / "base" / "v1")')
 base=$(vtcli sft +recipe=toolsrl name=easy-base "${common[@]}" "sft.data=$answers" "sft.model=$shipped" sft.epochs=2 | made)
 
 # Questions that it has not seen, and those of them that it answers sometimes: neither always nor never, of eight.

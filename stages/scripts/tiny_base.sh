@@ -3,7 +3,7 @@
 # cores. Commit the code first: the manifest names the commit. Run by `make tiny-base`.
 set -euo pipefail
 export VTCLI_HOME=${VTCLI_HOME:-artifacts}
-target=$(python -c 'from vtcli.cli.pipeline import SHIPPED; print(SHIPPED / "base" / "v1")')
+target=$(python -c 'from vtcli.store.models import SHIPPED; print(SHIPPED / "base" / "v1")')
 
 made() { tail -n 1 | cut -f 2; } # a stage prints what it made: NAME:vN, a tab, its folder
 

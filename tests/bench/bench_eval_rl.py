@@ -21,13 +21,13 @@ from typing import Any
 
 from stages import eval as evaluation
 from stages import rl, synth
-from vtcli.cli.pipeline import SHIPPED
 from vtcli.config import compose
 from vtcli.rollout.loop import derive_seed
 from vtcli.rollout.stream import Stream
 from vtcli.schema import Scored
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.models import SHIPPED
 
 QUESTIONS, GROUP = 16, 8
 TASKS = ("rotflip", "zoom", "read_value", "count")

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 import yaml
 
-from vtcli.cli.pipeline import SHIPPED
 from vtcli.config.binding import bind
 from vtcli.data.generators.item import Item
 from vtcli.families.table import open_family
 from vtcli.schema import ImageRef, TrainRow
 from vtcli.statistics.metrics import wilson
 from vtcli.store.images import resize
+from vtcli.store.models import SHIPPED
 from vtcli.tools.draw_line import DrawLine
 
 CONF = Path(__file__).parents[2] / "conf" / "data" / "toolsrl_tiny.yaml"

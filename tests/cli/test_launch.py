@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from vtcli.cli.room import ranks_to_start
 from vtcli.config import compose, machine
 from vtcli.config.machine import CudaDevice
 from vtcli.errors import ConfigError, EngineError
+from vtcli.runbook.room import ranks_to_start
 
 H100 = CudaDevice("NVIDIA H100 80GB HBM3", 79.6)
 DEMOS = [f"synth.demos.rows.{task}.{kind}=3" for task in ("rotflip", "zoom") for kind in ("tool", "answer", "perceive")]
@@ -77,7 +77,7 @@ def test_ranks_end_with_one_another_and_with_their_command(tmp_path: Path) -> No
 
     def children(pid: int) -> list[int]:
         found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(child) for child in found if "vtcli.cli.steps" in Path(f"/proc/{child}/cmdline").read_text()]
+        return [int(child) for child in found if "vtcli.cli.child" in Path(f"/proc/{child}/cmdline").read_text()]
 
     def begun() -> tuple[subprocess.Popen[str], list[int]]:
         process = vtcli(*sft)

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from vtcli.cli.main import app
 from vtcli.cli.maps import grid, results
-from vtcli.cli.reproduction import runs
-from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
 from vtcli.report.content import Evaluation
+from vtcli.runbook import runner
+from vtcli.runbook.verbs import stage_parts
 from vtcli.statistics.metrics import Estimate
 from vtcli.statistics.rows import Row
 from vtcli.store.artifacts import ArtifactStore
@@ -50,8 +50,8 @@ def test_cells_share_what_no_axis_changes_and_are_whole_before_the_next() -> Non
                                "m-base-skill0.2-s3", *cell]  # fmt: skip
     assert list(found)[10:12] == ["m-data-framed0.9-s3", "m-before-framed0.9-skill0.2-s3"]  # the base is shared
     assert found["m-base-skill0.2-s3"].reads == {"sft.data": "m-demos-skill0.2-s3", "sft.model": "m-seen-s3"}
-    assert "data.tasks.zoom.generate.size.framed=0.9" in found["m-data-framed0.9-s3"].words
-    assert "data.tasks.zoom.generate.size.framed=0.9" not in found["m-policy_tapo-framed0.9-skill0.2-s3"].words
+    assert "data.tasks.zoom.generate.size.framed=0.9" in found["m-data-framed0.9-s3"].arguments
+    assert "data.tasks.zoom.generate.size.framed=0.9" not in found["m-policy_tapo-framed0.9-skill0.2-s3"].arguments
     second = found["m-report_accuracy-framed0.1-skill0.2-s3"].reads["eval.baseline"]
     assert second == "m-report_tapo-framed0.1-skill0.2-s3"  # paired with the claim's arm
     place = grid.plan("m", asked, (3,)).places["m-report_tapo-framed0.9-skill0.2-s3"]
@@ -61,7 +61,7 @@ def test_cells_share_what_no_axis_changes_and_are_whole_before_the_next() -> Non
 def test_an_arm_may_learn_from_data_of_its_own_and_is_asked_the_questions_of_all() -> None:
     arms = {"all": {}, "turned": {"data": ["data.tasks.zoom.train=8"]}}
     found = {c.makes: c for c in grid.plan("m", made(recipe="toolsrl", arms=arms), (0,)).commands}
-    assert "data.tasks.zoom.train=8" in found["m-data_turned-s0"].words
+    assert "data.tasks.zoom.train=8" in found["m-data_turned-s0"].arguments
     assert found["m-policy_turned-s0"].reads["rl.data"] == "m-data_turned-s0"
     assert found["m-report_turned-s0"].reads["eval.data"] == found["m-policy_all-s0"].reads["rl.data"] == "m-data-s0"
 
@@ -73,7 +73,7 @@ def test_a_value_may_have_overrides_of_its_own_and_names_keep_their_order() -> N
     asked = made(recipe="pyvision_image", axes={"pressure": pressure}, arms={"bonus": {}})
     found = {c.makes: c for c in grid.plan("m", asked, (0,)).commands}
     cost = "rl.phases.0.reward.failure_cost=2"
-    assert [name for name, c in found.items() if cost in c.words] == ["m-policy_bonus-pressurefailed-s0"]
+    assert [name for name, c in found.items() if cost in c.arguments] == ["m-policy_bonus-pressurefailed-s0"]
     assert "m-data-s0" in found and "m-policy_bonus-pressurenone-s0" in found
     two = [results.ArmOutcome((p,), "bonus", (0,), rows([1], 1.0)) for p in ("failed", "none")]
     assert results.condition_values(asked, "pressure", two, {"pressure": 0}) == ["none", "failed"]
@@ -81,8 +81,8 @@ def test_a_value_may_have_overrides_of_its_own_and_names_keep_their_order() -> N
 
 def test_without_a_teacher_the_base_model_of_the_package_is_trained_as_it_is() -> None:
     found = grid.plan("m", made(recipe="toolsrl"), (0,)).commands
-    assert [c.stage for c in found] == ["synth", "eval", "rl", "eval", "rl", "eval"]
-    assert any(re.fullmatch(r"rl\.model=.*/shipped/base/v1", word) for word in found[2].words)
+    assert [c.verb for c in found] == ["synth", "eval", "rl", "eval", "rl", "eval"]
+    assert any(re.fullmatch(r"rl\.model=.*/shipped/base/v1", word) for word in found[2].arguments)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
 def test_an_override_that_would_undo_a_condition_or_an_arm_is_refused(name: str, word: str, said: str | None) -> None:
     asked = grid.load(name)
     if said is None:
-        assert all(word in command.words for command in grid.plan(name, asked, (0,), (word,)).commands)
+        assert all(word in command.arguments for command in grid.plan(name, asked, (0,), (word,)).commands)
         return
     with pytest.raises(ConfigError, match=said):
         grid.plan(name, asked, (0,), (word,))
@@ -141,10 +141,12 @@ def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
     commands = grid.plan(name, asked, (0,)).commands
     grid.require_measured(asked, commands)
     for command in commands:
-        form = tuple(re.sub(r"=.*", "", word) if "." in word else word for word in command.words if "name=" not in word)
+        form = tuple(
+            re.sub(r"=.*", "", word) if "." in word else word for word in command.arguments if "name=" not in word
+        )
         if form not in seen:
             seen.add(form)
-            stage = command.stage
+            stage = command.verb
             compose.build(stage_parts(stage)[0], compose.load(stage, command.argv({})))
 
 
@@ -191,7 +193,7 @@ def test_a_wrong_key_in_a_map_is_named_before_anything_runs(tmp_path: Path, monk
     arms = "{a: {}, b: {words: [rl.nosuch=3]}}"
     (tmp_path / "map").mkdir()
     (tmp_path / "map" / "own.yaml").write_text(f"title: t\nrecipe: codev\nmeasures: [answer.all.calls]\narms: {arms}")
-    monkeypatch.setattr(runs, "here", lambda _: pytest.fail("a command ran"))
+    monkeypatch.setattr(runner, "here", lambda _: pytest.fail("a command ran"))
     for dry in ([], ["--dry"]):
         with pytest.raises(ConfigError, match=r"vtcli rl \+recipe=codev name=own-policy_b-s0(.|\n)*no key 'rl.nosuch'"):
             CliRunner().invoke(app, ["map", "own", *dry, "--config-dir", str(tmp_path)], catch_exceptions=False)
@@ -348,12 +350,12 @@ def test_a_map_of_one_cell_runs_goes_on_and_is_drawn(tmp_path: Path, monkeypatch
     words = {"data": [*few, *none], "policy": small, "before": ["eval.forms=[answer]"]}
     asked = made(recipe="toolsrl", arms={"curriculum": {}}, axes={"lattice": lattice}, words=words)
     plan = grid.plan("m", asked, (0,), (f"home={tmp_path}", "tracker=none"))
-    first = runs.here(plan.commands)
-    assert runs.here(plan.commands) == first  # nothing is made again
+    first = runner.here(plan.commands)
+    assert runner.here(plan.commands) == first  # nothing is made again
     found = results.outcomes(asked, plan, tmp_path)
     assert [(one.place, one.arm) for one in found] == [((168,), "before"), ((168,), "curriculum")]
     assert "| 168 | curriculum | 0 |" in results.markdown(asked, found)
-    assert list(runs.differing(plan.commands, tmp_path)) == []
+    assert list(runner.differing(plan.commands, tmp_path)) == []
     longer = grid.plan("m", asked, (0,), (f"home={tmp_path}", "tracker=none", "rl.steps_per_phase=3"))
     told = "m-policy_curriculum-lattice168-s0:v1 was made with rl.steps_per_phase=1 in place of rl.steps_per_phase=3"
-    assert [line for line in runs.differing(longer.commands, tmp_path) if "policy" in line] == [told]
+    assert [line for line in runner.differing(longer.commands, tmp_path) if "policy" in line] == [told]

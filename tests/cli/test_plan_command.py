@@ -11,11 +11,11 @@ import tiny_model
 import yaml
 from typer.testing import CliRunner
 
-from vtcli.cli import cost
 from vtcli.cli.main import app
 from vtcli.engines import calibrate
 from vtcli.errors import ConfigError, EngineError, InputError, VtcliError
 from vtcli.plan.constants import ON_ANY_DEVICE, SOURCES, Constants
+from vtcli.runbook import cost
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = ["+recipe=toolsrl", "scale=paper"]

@@ -16,15 +16,16 @@ import pytest
 from benchmark_copies import tsv, vstar_rows
 from typer.testing import CliRunner
 
-from vtcli.cli import cost
 from vtcli.cli.main import app
 from vtcli.cli.reproduce import recipe_of
-from vtcli.cli.reproduction import checks, runs
+from vtcli.cli.reproduction import checks
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
-from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
+from vtcli.cli.reproduction.graph import PAPERS, Reproduction, shipped, steps
 from vtcli.config import compose
 from vtcli.errors import ConfigError
+from vtcli.runbook import cost, runner
+from vtcli.runbook.step import Step
 from vtcli.signals.measuring import SignalMeter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,11 +33,11 @@ REPRODUCE = (ROOT / "docs" / "reproduce.md").read_text()
 MODEL = "Qwen/Qwen2.5-VL-7B-Instruct"
 
 
-def told(asked: Reproduction) -> dict[str, PaperCommand]:
+def told(asked: Reproduction) -> dict[str, Step]:
     return {step.makes.removeprefix(f"{asked.prefix}-"): step for step in steps(asked)}
 
 
-def words(step: PaperCommand) -> str:
+def words(step: Step) -> str:
     return " ".join(step.argv({}))
 
 
@@ -53,7 +54,7 @@ def test_in_miniature_a_model_is_made_and_each_seed_trains_its_own() -> None:
     order = ["data", "demos", "base-s3", "clean", "before-s3", "policy-s3", "report-s3"]
     assert list(found) == [*order, "base-s4", "before-s4", "policy-s4", "report-s4"]
     assert found["base-s4"].reads == {"sft.data": "codev-tiny-demos"}
-    assert "+recipe=tiny_codev" in found["base-s4"].words
+    assert "+recipe=tiny_codev" in found["base-s4"].arguments
     assert found["policy-s4"].reads == {"rl.data": "codev-tiny-clean", "rl.model": "codev-tiny-base-s4"}
     assert found["report-s4"].reads == {
         "eval.data": "codev-tiny-data",
@@ -69,13 +70,13 @@ def test_at_scale_a_model_is_taken_as_it_is_unless_demonstrations_are_given(tmp_
     asked = Reproduction("toolsrl", "paper", data="mine:v2", seeds=(0, 1), benchmarks=tmp_path)
     found = told(asked)
     assert list(found) == ["clean", "before-s0", "policy-s0", "report-s0", "policy-s1", "report-s1"]
-    assert f"rl.model={MODEL}" in found["policy-s1"].words and "filter.data=mine:v2" in found["clean"].words
+    assert f"rl.model={MODEL}" in found["policy-s1"].arguments and "filter.data=mine:v2" in found["clean"].arguments
     assert found["report-s1"].reads["eval.baseline"] == "toolsrl-paper-before-s0"
     assert "vstar" in words(found["report-s0"]) and "eval.data" not in words(found["report-s0"])
     taught = told(Reproduction("codev", "node", model=MODEL, demos="cold@latest"))
-    assert f"sft.model={MODEL}" in taught["base-s0"].words and "sft.data=cold@latest" in taught["base-s0"].words
+    assert f"sft.model={MODEL}" in taught["base-s0"].arguments and "sft.data=cold@latest" in taught["base-s0"].arguments
     assert taught["policy-s0"].reads["rl.model"] == "codev-node-base-s0"
-    assert f"filter.model={MODEL}" in taught["clean"].words  # CodeV's pass rates are those of the model before sft
+    assert f"filter.model={MODEL}" in taught["clean"].arguments  # CodeV's pass rates are those of the model before sft
 
 
 def test_a_variant_belongs_to_the_paper_and_has_artifacts_of_its_own() -> None:
@@ -83,9 +84,9 @@ def test_a_variant_belongs_to_the_paper_and_has_artifacts_of_its_own() -> None:
     found = told(asked)
     assert asked.prefix == "toolsrl_combined-tiny"
     for name, step in found.items():
-        assert ("variant=combined" in step.words) == ("+recipe=toolsrl" in step.words), name
+        assert ("variant=combined" in step.arguments) == ("+recipe=toolsrl" in step.arguments), name
     for step in found.values():  # every command composes, those of the base model too
-        compose.load(step.stage, step.argv({}))
+        compose.load(step.verb, step.argv({}))
 
 
 def test_no_miniature_starts_from_a_model_of_another_environment() -> None:
@@ -94,7 +95,7 @@ def test_no_miniature_starts_from_a_model_of_another_environment() -> None:
         ConfigError, match=r"MODEL: .*this environment \(codedance_call; tiny_codedance teaches codedance"
     ):
         told(Reproduction("codedance", "tiny", overrides=code))
-    assert told(Reproduction("codedance", "tiny", model="mine:v1", overrides=code))["policy-s0"].words
+    assert told(Reproduction("codedance", "tiny", model="mine:v1", overrides=code))["policy-s0"].arguments
 
 
 def test_own_recipes_and_overrides_say_what_training_starts_from(tmp_path: Path) -> None:
@@ -102,9 +103,9 @@ def test_own_recipes_and_overrides_say_what_training_starts_from(tmp_path: Path)
     mine.parent.mkdir(parents=True)
     mine.write_text("# @package _global_\ndefaults: [codev, _self_]\nmodel: {path: Mine/Own-7B}\n")
     found = told(Reproduction("mine", "node", config_dir=tmp_path / "my"))
-    assert "rl.model=Mine/Own-7B" in found["policy-s0"].words
+    assert "rl.model=Mine/Own-7B" in found["policy-s0"].arguments
     found = told(Reproduction("codev", "node", overrides=("model.path=Other/Own-3B",)))
-    assert "rl.model=Other/Own-3B" in found["policy-s0"].words
+    assert "rl.model=Other/Own-3B" in found["policy-s0"].arguments
 
 
 def test_an_override_that_no_command_takes_is_named() -> None:
@@ -114,7 +115,7 @@ def test_an_override_that_no_command_takes_is_named() -> None:
 
 @pytest.mark.parametrize("recipe", ["mini_o3", "thyme"])
 def test_every_paper_begins_with_a_model_of_its_own_environment(recipe: str) -> None:
-    assert f"+recipe=tiny_{recipe}" in told(Reproduction(recipe, "tiny"))["base-s0"].words
+    assert f"+recipe=tiny_{recipe}" in told(Reproduction(recipe, "tiny"))["base-s0"].arguments
 
 
 @pytest.mark.parametrize("recipe", [n for n in compose.options("recipe") if not n.startswith("tiny_")])
@@ -141,10 +142,10 @@ def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
     )
     found = told(asked)
     for name, step in found.items():
-        assert ("judge.url=http://host:1/v1" in step.words) == (step.stage in ("filter", "rl", "eval")), name
-        assert "tracker=none" in step.words
-        assert ("rl.group_size=2" in step.words) == (step.stage in ("filter", "rl", "eval")), name
-        assert ("sft.epochs=1" in step.words) == (name == "base-s0"), name
+        assert ("judge.url=http://host:1/v1" in step.arguments) == (step.verb in ("filter", "rl", "eval")), name
+        assert "tracker=none" in step.arguments
+        assert ("rl.group_size=2" in step.arguments) == (step.verb in ("filter", "rl", "eval")), name
+        assert ("sft.epochs=1" in step.arguments) == (name == "base-s0"), name
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,9 @@ def test_a_variant_of_the_data_alone_is_refused_where_the_data_is_given() -> Non
 def test_an_rl_that_validates_on_a_benchmark_is_told_which() -> None:
     words = ("benchmark=[vstar]", "rl.validate.every=20", "rl.validate.split=null", "rl.validate.prompts=null")
     told = {
-        step.stage for step in steps(Reproduction("pyvision_image", "tiny", overrides=words)) if words[0] in step.words
+        step.verb
+        for step in steps(Reproduction("pyvision_image", "tiny", overrides=words))
+        if words[0] in step.arguments
     }
     assert told == {"rl"}  # evaluations have rows of the data: with benchmarks beside them they would be refused
     with pytest.raises(ConfigError, match=r"benchmark=\[vstar\] needs BENCHMARKS=FOLDER"):
@@ -294,14 +297,14 @@ def test_jobs_wait_for_what_they_read_and_none_stays_if_one_is_refused(
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
     monkeypatch.setenv("SFT_SBATCH", "--exclusive '")
     with pytest.raises(ConfigError, match=r"SFT_SBATCH=--exclusive ': .* no closing quotation"):
-        runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))
+        runner.as_jobs(steps(Reproduction("toolsrl", "tiny")))
     monkeypatch.setenv("SFT_SBATCH", "--exclusive --array=1-2")
     with pytest.raises(ConfigError, match=r"SFT_SBATCH may not set --array: data are made in 4 shards"):
-        runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))
+        runner.as_jobs(steps(Reproduction("toolsrl", "tiny")))
     assert not (tmp_path / "sbatch.calls").exists()
     monkeypatch.setenv("SFT_SBATCH", "--gpus-per-node=8 --exclusive")
     with pytest.raises(ConfigError, match=r"sbatch refuses rl for toolsrl-tiny-policy-s0.*no such partition"):
-        runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))
+        runner.as_jobs(steps(Reproduction("toolsrl", "tiny")))
     calls = (tmp_path / "sbatch.calls").read_text().splitlines()
     found = {
         Path(line.partition(".sbatch")[0]).name: line for line in calls if "-demos" not in line.split("sft.data")[0]
@@ -314,21 +317,21 @@ def test_jobs_wait_for_what_they_read_and_none_stays_if_one_is_refused(
 
 
 def test_a_command_that_fails_ends_the_run_with_its_code(capfd: pytest.CaptureFixture[str]) -> None:
-    wrong = PaperCommand("x", "synth", ("+recipe=toolsrl", "scale=tiny", "sed=1"), {}, 0)
+    wrong = Step("synth", ("+recipe=toolsrl", "scale=tiny", "sed=1"), makes="x")
     with pytest.raises(SystemExit) as ended:
-        runs.here([wrong, wrong])
+        runner.here([wrong, wrong])
     assert ended.value.code == 2
     said = capfd.readouterr().err
     assert "step 1 of 2: vtcli synth +recipe=toolsrl" in said and "there is no key 'sed'" in said
-    assert "step 1 of 2 has failed. What is finished stays" in said and "step 2 of 2" not in said
+    assert "step 1 of 2 has failed with exit code 2. What is finished stays" in said and "step 2 of 2" not in said
 
 
 def test_a_command_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     """After kill -9, so that the next attempt does not find its work taken."""
     words = ("+recipe=toolsrl", "scale=tiny", "tracker=none", f"home={tmp_path}")
     text = f"""
-from vtcli.cli.reproduction import graph, runs
-runs.here([graph.PaperCommand("x", "synth", {words}, {{}}, 0)])
+from vtcli.runbook import runner, step
+runner.here([step.Step("synth", {words}, makes="x")])
 """
 
     def alive() -> list[str]:

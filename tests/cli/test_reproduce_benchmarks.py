@@ -9,13 +9,14 @@ from benchmark_copies import tsv, vstar_rows
 
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.cli.reproduction import checks
-from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, steps
+from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
+from vtcli.runbook.step import Step
 
 
-def told(asked: Reproduction) -> dict[str, PaperCommand]:
+def told(asked: Reproduction) -> dict[str, Step]:
     """The commands by the last part of what they make."""
     return {step.makes.removeprefix(f"{asked.prefix}-"): step for step in steps(asked)}
 
@@ -27,7 +28,7 @@ def test_only_benchmarks_with_a_local_copy_are_asked(tmp_path: Path) -> None:
         told(Reproduction("deepeyes", "tiny", benchmarks=tmp_path))
     tsv(tmp_path / "VStarBench.tsv", vstar_rows())
     asked = Reproduction("codev", "tiny", benchmarks=tmp_path)
-    assert "benchmark=[vstar]" in told(asked)["report-s0"].words
+    assert "benchmark=[vstar]" in told(asked)["report-s0"].arguments
     lacking = asked.copies()[1]
     assert len(lacking) == len(asked.printed) - 1 and any("HR-Bench" in line for line in lacking)
 
@@ -46,24 +47,27 @@ def test_what_rl_validates_on_does_not_narrow_the_evaluations(tmp_path: Path) ->
         ),
     )
     found = told(asked)
-    assert {"benchmark=[hrbench_4k]", f"rl.validate.benchmarks_in={tmp_path}"} <= set(found["policy-s0"].words)
+    assert {"benchmark=[hrbench_4k]", f"rl.validate.benchmarks_in={tmp_path}"} <= set(found["policy-s0"].arguments)
     for name in ("before-s0", "report-s0"):
-        assert [word for word in found[name].words if word.startswith("benchmark=")] == ["benchmark=[vstar]"]
-        assert not any(word.startswith("rl.validate.benchmarks_in=") for word in found[name].words)
+        assert [word for word in found[name].arguments if word.startswith("benchmark=")] == ["benchmark=[vstar]"]
+        assert not any(word.startswith("rl.validate.benchmarks_in=") for word in found[name].arguments)
 
 
 def test_a_choice_of_benchmarks_narrows_the_evaluations_where_rl_validates_on_none(tmp_path: Path) -> None:
     tsv(tmp_path / "VStarBench.tsv", vstar_rows())
     found = told(Reproduction("codev", "tiny", benchmarks=tmp_path, overrides=("benchmark=[vstar]",)))
-    assert {name for name, step in found.items() if step.words[-1] == "benchmark=[vstar]"} == {"before-s0", "report-s0"}
+    assert {name for name, step in found.items() if step.arguments[-1] == "benchmark=[vstar]"} == {
+        "before-s0",
+        "report-s0",
+    }
 
 
 def test_a_word_about_a_benchmark_without_a_copy_goes_nowhere(tmp_path: Path) -> None:
     tsv(tmp_path / "VStarBench.tsv", vstar_rows())
     absent, there = "+benchmark.hrbench_4k.judged=true", "+benchmark.vstar.judged=true"
     found = told(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=(absent, there)))
-    assert {name for name, step in found.items() if there in step.words} == {"before-s0", "report-s0"}
-    assert not any(absent in step.words for step in found.values())
+    assert {name for name, step in found.items() if there in step.arguments} == {"before-s0", "report-s0"}
+    assert not any(absent in step.arguments for step in found.values())
     wrong = ("+benchmark.hrbench_5k.judged=true",)
     with pytest.raises(ConfigError, match=r"benchmark.hrbench_5k.judged=true"):
         checks.require_right(steps(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=wrong)))
@@ -73,6 +77,6 @@ def test_an_override_lets_a_judge_score_a_benchmark_of_rules_too(tmp_path: Path)
     tsv(tmp_path / "VStarBench.tsv", vstar_rows())
     word = "+benchmark.vstar.judged=true"
     found = told(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=(word,)))
-    assert {name for name, step in found.items() if word in step.words} == {"before-s0", "report-s0"}
+    assert {name for name, step in found.items() if word in step.arguments} == {"before-s0", "report-s0"}
     values = compose.load("eval", found["report-s0"].argv({})).values["benchmark"]
     assert convert(values, dict[str, Benchmark], "benchmark")["vstar"].rule == "judge"

@@ -13,10 +13,10 @@ from PIL import Image
 from vtcli.cli.reproduction import checks, rows
 from vtcli.cli.reproduction.checks import DryRun
 from vtcli.cli.reproduction.graph import Reproduction, steps
-from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
 from vtcli.envs.parts import Data
 from vtcli.errors import ConfigError
+from vtcli.runbook.verbs import stage_parts
 from vtcli.store.artifacts import ArtifactStore
 
 
@@ -60,7 +60,7 @@ def test_the_path_of_a_released_set_goes_to_its_import_alone(tmp_path: Path) -> 
     """The other stages compose the recipe's own data, which has no such task."""
     path = f"data.tasks.codev_rl.generate.path={tmp_path}/*.parquet"
     found = steps(Reproduction("codev", "node", data="codev_rl", overrides=(path,)))
-    assert [step.stage for step in found if path in step.words] == ["synth"]
+    assert [step.verb for step in found if path in step.arguments] == ["synth"]
     checks.require_right(found)
 
 
@@ -79,7 +79,7 @@ def test_a_dry_run_misses_what_the_reward_needs_of_rows(
 ) -> None:
     folder = own_rows(tmp_path, "there.png", "there.png", **row)
     asked = Reproduction(recipe, "node", data="photos", config_dir=folder)
-    synth, rl = (next(step for step in steps(asked) if step.stage == stage) for stage in ("synth", "rl"))
+    synth, rl = (next(step for step in steps(asked) if step.verb == stage) for stage in ("synth", "rl"))
     config: Any = compose.build(stage_parts("synth")[0], compose.load("synth", synth.argv({})))
     values = compose.load("rl", rl.argv({})).values
     found = rows.lack(config.data, values, held_out=True)
@@ -91,7 +91,7 @@ def test_a_dry_run_misses_what_the_reward_needs_of_rows(
 def test_a_bad_first_row_hides_nothing(tmp_path: Path) -> None:
     """With synth.bad_rows=skip the import goes on, and rl would ask of the others."""
     asked = Reproduction("codevision", "node", data="photos", config_dir=own_rows(tmp_path, "gone.png", "there.png"))
-    synth, rl = (next(step for step in steps(asked) if step.stage == stage) for stage in ("synth", "rl"))
+    synth, rl = (next(step for step in steps(asked) if step.verb == stage) for stage in ("synth", "rl"))
     config: Any = compose.build(stage_parts("synth")[0], compose.load("synth", synth.argv({})))
     found = rows.lack(config.data, compose.load("rl", rl.argv({})).values, held_out=True)
     assert "which operations it needs" in str(found)

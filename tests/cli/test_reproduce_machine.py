@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from benchmark_copies import tsv, vstar_rows
 
-from vtcli.cli.reproduction import runs
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import DryRun
 from vtcli.cli.reproduction.graph import Reproduction, steps
@@ -28,21 +27,6 @@ def test_the_bill_refuses_what_rl_refuses_for_the_memory_of_this_machine(monkeyp
     assert any("GPU-hours a seed" in found.said for found in dry("node", jobs=True)._bill())  # it runs elsewhere
     monkeypatch.setattr(machine, "memory_gib", lambda: 2000.0)
     assert any("GPU-hours a seed" in found.said for found in dry("node")._bill())
-
-
-def test_servers_have_their_gpus_where_training_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is planned is what runs: two GPUs of eight serve, so rl gets six processes."""
-    monkeypatch.setattr(machine, "gpus", lambda: (machine.CudaDevice("NVIDIA H100 80GB HBM3", 79.6),) * 8)
-
-    def ranks(*overrides: str) -> dict[str, int]:
-        asked = Reproduction("toolsrl", "node", overrides=overrides)
-        return {step.stage: runs.ranks_of(step) for step in steps(asked)}
-
-    assert ranks("engine=vllm_server", "engine.servers=2") == {"synth": 1, "filter": 1, "eval": 1, "rl": 6}
-    assert (
-        ranks("engine=vllm_server", "engine.servers=8", "engine.gpu_memory=0.4")["rl"] == 8
-    )  # they share the GPUs with the ranks
-    assert ranks()["rl"] == 8
 
 
 def test_the_bill_counts_rollouts_without_tools_of_other_judges_and_of_the_probe() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from vtcli.cli.reproduction import runs, tables
-from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, steps
+from vtcli.cli.reproduction import tables
+from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.config import compose
 from vtcli.errors import InputError
+from vtcli.runbook import runner
+from vtcli.runbook.step import Step
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.removal import remove
 
@@ -73,14 +75,14 @@ def test_what_the_same_words_made_is_not_called_different(tmp_path: Path, recipe
     asked = steps(Reproduction(recipe, "tiny", name="x", overrides=(word, f"home={tmp_path}")))
     store = ArtifactStore(tmp_path)
     for step in asked:
-        overrides = compose.plan(step.stage, step.argv({})).overrides
-        overrides = (*overrides, "synth.merge=4") if step.stage == "synth" else overrides  # as jobs make it
-        with store.draft(step.makes, "report", seed=0, stage=step.stage, overrides=overrides) as draft:
+        overrides = compose.plan(step.verb, step.argv({})).overrides
+        overrides = (*overrides, "synth.merge=4") if step.verb == "synth" else overrides  # as jobs make it
+        with store.draft(step.makes, "report", seed=0, stage=step.verb, overrides=overrides) as draft:
             (draft.path / "content").write_text(step.makes)
             draft.commit()
-    assert list(runs.differing(asked, tmp_path)) == []
+    assert list(runner.differing(asked, tmp_path)) == []
     other = steps(Reproduction(recipe, "tiny", name="x", overrides=("rl.group_size=2", f"home={tmp_path}")))
-    made = [line for line in runs.differing(other, tmp_path) if "policy" in line]
+    made = [line for line in runner.differing(other, tmp_path) if "policy" in line]
     assert len(made) == 1 and made[0].endswith("in place of rl.group_size=2")
 
 
@@ -89,19 +91,19 @@ def test_a_report_of_a_model_that_was_made_again_is_named(tmp_path: Path) -> Non
     asked = steps(Reproduction("codev", "tiny", name="x", overrides=(f"home={tmp_path}",)))
     store, newest = ArtifactStore(tmp_path), dict[str, Artifact]()
 
-    def make(step: PaperCommand, text: str) -> None:
+    def make(step: Step, text: str) -> None:
         parents = [newest[name] for name in step.reads.values()]
-        with store.draft(step.makes, "report", parents=parents, seed=0, stage=step.stage) as draft:
+        with store.draft(step.makes, "report", parents=parents, seed=0, stage=step.verb) as draft:
             (draft.path / "content").write_text(text)
             newest[step.makes] = draft.commit()
 
     for step in asked:
         make(step, step.makes)
-    assert list(runs.differing(asked, tmp_path)) == []
+    assert list(runner.differing(asked, tmp_path)) == []
     for step in asked:
         if step.makes in ("x-tiny-base-s0", "x-tiny-policy-s0"):
             make(step, f"{step.makes} again")
-    assert list(runs.differing(asked, tmp_path)) == [
+    assert list(runner.differing(asked, tmp_path)) == [
         "x-tiny-clean:v1 was made from x-tiny-base-s0:v1 in place of x-tiny-base-s0:v2",
         "x-tiny-before-s0:v1 was made from x-tiny-base-s0:v1 in place of x-tiny-base-s0:v2",
         "x-tiny-report-s0:v1 was made from x-tiny-policy-s0:v1 in place of x-tiny-policy-s0:v2",

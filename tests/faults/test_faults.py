@@ -25,12 +25,12 @@ import world
 from moments import full_disk, recorded
 from small_runs import DATASET, DEMOS, EVAL, RL, SFT, SMALL, kill_after_checkpoint, start
 
-from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
 from vtcli.engines.hf import HfPolicy
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.envs import produce
 from vtcli.errors import VtcliError
+from vtcli.runbook.verbs import stage_parts
 from vtcli.signals.measuring import SignalMeter
 from vtcli.store.artifacts import Artifact
 

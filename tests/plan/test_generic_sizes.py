@@ -12,8 +12,8 @@ import pytest
 from tiny_generic import BUILD, tiny_generic
 from transformers import AutoModelForImageTextToText
 
-from vtcli.cli.cost import folder_sizes
 from vtcli.errors import ConfigError, InputError
+from vtcli.runbook.cost import folder_sizes
 
 RELEASED: dict[str, tuple[dict[str, Any], int]] = {
     "gemma-3-4b": (

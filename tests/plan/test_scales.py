@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from vtcli.cli import cost
 from vtcli.config import compose
 from vtcli.errors import ConfigError
 from vtcli.plan.estimate import Plan
 from vtcli.plan.memory import GIB
+from vtcli.runbook import cost
 
 CLUSTERS = {"gpu": "1x1xH100", "node": "1x8xH100", "paper": "4x8xH200"}
 RECIPES = [name for name in compose.options("recipe") if not name.startswith("tiny_")]

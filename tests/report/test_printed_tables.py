@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from vtcli.cli import cost, doctor
+from vtcli.cli import doctor
 from vtcli.engines.openai.ledger import Budget, Price, TokenUsage
 from vtcli.engines.teachers.distil import Distillation
 from vtcli.engines.teachers.estimate import CostEstimate
@@ -22,6 +22,7 @@ from vtcli.plan.constants import Constants
 from vtcli.report import accounts, plans, tables
 from vtcli.report.content import Evaluation
 from vtcli.report.printing import Cell, Table, print_all, print_list
+from vtcli.runbook import cost
 from vtcli.statistics.rows import Row
 
 ROOT = Path(__file__).parents[2]

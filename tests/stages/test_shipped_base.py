@@ -7,11 +7,11 @@ from typing import Any
 
 from stages import eval as evaluation
 from stages import synth
-from vtcli.cli.pipeline import SHIPPED
 from vtcli.config import compose
 from vtcli.report.folder import load_series
 from vtcli.store import codec
 from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.models import SHIPPED
 
 BASE = SHIPPED / "base" / "v1"
 ANEW = "train it anew: make tiny-base"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from stages import synth as stage
-from vtcli.cli.pipeline import SHIPPED
 from vtcli.config import compose
 from vtcli.engines.policies import Engine, Placement, open_policy
 from vtcli.engines.vllm.servers.policy import ServerPolicy
@@ -20,6 +19,7 @@ from vtcli.rollout.loop import Limits
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
 from vtcli.store.images import ImageStore
+from vtcli.store.models import SHIPPED
 from vtcli.store.records import DemoSet
 
 pytestmark = [

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.cli.main import USER_ERROR, app
-from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
 from vtcli.errors import VtcliError
+from vtcli.runbook.verbs import stage_parts
 from vtcli.store.artifacts import Artifact
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
@@ -91,9 +91,8 @@ def command(argv: Sequence[str]) -> tuple[int, str]:
     return code, printed.getvalue()
 
 
-def step(argv: Sequence[str], launcher: Sequence[str] = ()) -> tuple[int, str]:
-    """Stands for ``vtcli.cli.steps.run``, but in this process: the exit code and the reference of what was made."""
-    assert not launcher, "ranks need processes"
+def step(argv: Sequence[str]) -> tuple[int, str]:
+    """Stands for ``vtcli.runbook.process.run`` in this process: the exit code and the reference of what was made."""
     code, printed = command(argv)
     return code, printed.splitlines()[-1].partition("\t")[0] if printed else ""
 

@@ -28,6 +28,6 @@ def plan(
     Takes rl's arguments and cluster=NODESxGPUSxKIND, say `vtcli plan +recipe=toolsrl cluster=4x8xH200`; the scale is
     paper unless given. Exit code 3: it does not fit.
     """
-    from vtcli.cli import cost
+    from vtcli.runbook import cost
 
     raise typer.Exit(cost.command(ctx.args, cost.PlanOptions(json, check, measure, constants, fit)))

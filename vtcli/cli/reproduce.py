@@ -13,7 +13,8 @@ from vtcli.cli.console import say
 from vtcli.foreign import print_line
 
 if TYPE_CHECKING:
-    from vtcli.cli.reproduction.graph import PaperCommand, Reproduction
+    from vtcli.cli.reproduction.graph import Reproduction
+    from vtcli.runbook.step import Step
 
 app = typer.Typer()
 
@@ -42,10 +43,10 @@ def reproduce(
     First every input, endpoint and limit is checked, and the bill is printed. The same command goes on where it
     stopped. `make reproduce-codev SCALE=paper MODEL=… DRY=1` is the same.
     """
-    from vtcli.cli.reproduction import runs
     from vtcli.cli.reproduction.graph import Reproduction, home, steps
     from vtcli.config import compose
     from vtcli.config.commandline import split
+    from vtcli.runbook import runner
 
     own = compose.own_folder(config_dir)
     asked = Reproduction(
@@ -54,18 +55,18 @@ def reproduce(
     )  # fmt: skip
     commands = steps(asked)
     if table:
-        for line in runs.differing(commands, home(commands)):
+        for line in runner.differing(commands, home(commands)):
             say(line)
-        _print_table(asked, commands, runs.latest(commands))
+        _print_table(asked, commands, runner.latest(commands))
         return
     _check(asked, commands, cluster, slurm)
     if dry:
         return
     if slurm:
-        jobs = runs.as_jobs(commands)
+        jobs = runner.as_jobs(commands)
         say(f"stop: scancel {' '.join(jobs)}; when they have ended, the same with TABLE=1 prints the table")
         return
-    _print_table(asked, commands, runs.here(commands))
+    _print_table(asked, commands, runner.here(commands))
 
 
 def recipe_of(name: str, own: Path | None) -> str:
@@ -88,7 +89,7 @@ def numbers(seeds: str) -> tuple[int, ...]:
     return found
 
 
-def _check(asked: Reproduction, commands: list[PaperCommand], cluster: str | None, slurm: bool) -> None:
+def _check(asked: Reproduction, commands: list[Step], cluster: str | None, slurm: bool) -> None:
     """Prints the commands and every check. Ends with ``ConfigError`` where one fails."""
     from vtcli.cli.reproduction.checks import DryRun
     from vtcli.errors import ConfigError
@@ -104,7 +105,7 @@ def _check(asked: Reproduction, commands: list[PaperCommand], cluster: str | Non
         raise ConfigError(f"nothing was started: {', '.join(failed)}. Each line with STOP above says what to do")
 
 
-def _print_table(asked: Reproduction, commands: list[PaperCommand], made: Mapping[str, str]) -> None:
+def _print_table(asked: Reproduction, commands: list[Step], made: Mapping[str, str]) -> None:
     """Prints the table and keeps it beside the artifacts."""
     from vtcli.cli.reproduction import tables
     from vtcli.cli.reproduction.graph import home

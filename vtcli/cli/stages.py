@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +12,13 @@ import typer
 from vtcli.cli.console import results_only, say
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.foreign import print_line
+from vtcli.runbook.step import filled
+from vtcli.runbook.verbs import IN_RANKS, require_machine, stage_parts
 
 if TYPE_CHECKING:
-    from vtcli.cli.pipeline import CommandRequest, Inputs
-    from vtcli.config.compose import CommandPlan, Job
+    from vtcli.config.compose import CommandPlan
+    from vtcli.runbook.missing import CommandRequest, Inputs
 
-STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
-ON_ACCELERATOR = ("sft", "rl", "eval", "serve")
-"""Stages that load a model, so that a scale too large for the machine is refused before they start."""
-IN_RANKS = ("sft", "rl")
 USER_ERROR = 2
 
 HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -83,8 +79,8 @@ def previewing(argv: list[str]) -> list[str]:
 def run_stage(stage: str, argv: list[str]) -> None:
     """Compose and check everything that ``argv`` asks for, make inputs that it does not name, and run it through
     Hydra."""
-    from vtcli.cli import pipeline
     from vtcli.config import compose
+    from vtcli.runbook import missing
     from vtcli.runs import slurm
 
     slurm.adopt_ranks()
@@ -92,8 +88,8 @@ def run_stage(stage: str, argv: list[str]) -> None:
     if plan.note and _first_rank():
         say(plan.note)
     if not plan.only_prints:
-        pipeline.require_recipe(plan)
-        pipeline.require_effect(plan, argv)
+        missing.require_recipe(plan)
+        missing.require_effect(plan, argv)
         argv = [*argv, *_inputs(plan, argv)]
         plan = compose.plan(stage, argv)
         _check(plan)
@@ -105,8 +101,8 @@ def run_stage(stage: str, argv: list[str]) -> None:
 
 def _launched(stage: str, values: dict[str, Any], argv: list[str]) -> bool:
     """Runs the command in ranks of this machine, or submits it, where ``launch`` asks for it. False: it runs here."""
-    from vtcli.cli.room import ranks_to_start
     from vtcli.config.binding import convert
+    from vtcli.runbook.room import ranks_to_start
     from vtcli.runs import launch
 
     section = convert(values["launch"], launch.Launch, "launch")
@@ -135,59 +131,52 @@ def _inputs(plan: CommandPlan, argv: list[str]) -> list[str]:
         ConfigError: an input is missing that cannot be made, or is not to be made here; or a command is wrong.
         SystemExit: a command that makes an input has failed.
     """
-    from vtcli.cli import pipeline
     from vtcli.config import compose
+    from vtcli.runbook import missing
 
-    if not pipeline.leaves_out(plan):
+    if not missing.leaves_out(plan):
         return []
     job = next(compose.jobs(plan))
     require_machine(job)
-    request = pipeline.CommandRequest.of(plan, argv, job.values)
+    request = missing.CommandRequest.of(plan, argv, job.values)
     if request is None or not request.unnamed:
         return []
-    pipeline.require_named(request)
-    inputs = pipeline.resolve(request)
-    pipeline.require_wanted(request, inputs)
-    _check(compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, {})]))
-    for step in inputs.steps:
-        if not step.shipped:
-            _check(compose.plan(step.product.stage, step.argv({})))
+    missing.require_named(request)
+    inputs = missing.resolve(request)
+    missing.require_wanted(request, inputs)
+    _check(compose.plan(plan.stage, [*argv, *filled(inputs.found, {})]))
+    for each in inputs.steps:
+        if not each.shipped:
+            _check(compose.plan(each.step.verb, each.step.argv({})))
     if _first_rank():
         for note in inputs.notes:
             say(note)
-    if inputs.steps and (reason := pipeline.why_not_here(request)):
+    if inputs.steps and (reason := missing.why_not_here(request)):
         raise ConfigError(
             f"{next(iter(inputs.found))}: needs a value ({reason}).\n  these commands make what is missing, in this "
-            f"order:\n{pipeline.listed(request, inputs, own=True)}"
+            f"order:\n{missing.listed(request, inputs, own=True)}"
         )
     made = _make(request, inputs)
-    return pipeline.filled(inputs.found, made)
+    return filled(inputs.found, made)
 
 
 def _make(request: CommandRequest, inputs: Inputs) -> dict[str, str]:
     """Runs the steps, each as a process of its own. Returns the artifacts by the names of their products."""
-    from vtcli.cli import pipeline, steps
+    from vtcli.runbook import missing, runner
 
-    made: dict[str, str] = {}
     if inputs.steps:
         say(
             f"these commands make what is missing (make_missing=false does not):\n"
-            f"{pipeline.listed(request, inputs, own=False)}"
-            + (f"\n  then this command has {price}" if (price := pipeline.own_cost(request)) else "")
+            f"{missing.listed(request, inputs, own=False)}"
+            + (f"\n  then this command has {price}" if (price := missing.own_cost(request)) else "")
         )
-    for number, step in enumerate(inputs.steps, 1):
-        say(f"step {number} of {len(inputs.steps)}: {step.line(made)}")
-        code, made[step.product.name] = steps.run([*step.verb, *step.argv(made)])
-        if code != 0:
-            say(f"step {number} of {len(inputs.steps)} has failed with exit code {code}. What is finished stays.")
-            raise SystemExit(code)
-    return made
+    return runner.here([each.step for each in inputs.steps])
 
 
 def _check(plan: CommandPlan) -> None:
     """Check every job of a plan, so that a mistake ends the command before anything is made."""
-    from vtcli.cli.room import require_room
     from vtcli.config import compose
+    from vtcli.runbook.room import require_room
     from vtcli.runs.run import RunSettings
 
     for job in compose.jobs(plan):
@@ -220,30 +209,5 @@ def work(values: dict[str, Any]) -> str:
     return made
 
 
-def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
-    """The config dataclass and ``run`` of ``stages/<stage>.py``."""
-    module = importlib.import_module(f"stages.{stage}")
-    return module.Config, module.run
-
-
-def require_machine(job: Job) -> None:
-    """Refuses a job whose scale this machine cannot run. Training alone and the engine ``hf`` need no vLLM."""
-    from vtcli.config import compose, machine
-
-    if job.stage in ON_ACCELERATOR and (job.values.get(job.stage) or {}).get("policy") != "endpoint":
-        named = str((job.values.get("engine") or {}).get("name"))
-        generates = job.stage != "sft" and named.startswith("vllm")
-        unused = () if generates else ("vllm",)
-        one = (job.values.get("engine") or {}).get("tensor_parallel") or 1
-        gpus = None if job.stage in IN_RANKS else int(one)  # an evaluation and a server are one process
-        machine.require(str(job.values["scale"]), _model_of(job), compose.scales(), unused=unused, gpus=gpus)
-
-
 def _first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
-
-
-def _model_of(job: Job) -> str | None:
-    own = job.values.get(job.stage) or {}
-    named = own.get("model") or (job.values.get("model") or {}).get("path")
-    return None if named in (None, "???") else str(named)

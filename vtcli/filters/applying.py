@@ -30,7 +30,7 @@ Measure = Callable[[Sequence[RowFacts], Decided], Mapping[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RuleCounts:
     """Counts of one rule."""
 
     name: str
@@ -50,7 +50,7 @@ class Subset:
     """The rows that the rules left, the counts of each rule, and the facts that they used, by name."""
 
     kept: tuple[RowFacts, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RuleCounts, ...]
     facts: Mapping[str, Mapping[Any, Any]]
 
 
@@ -74,7 +74,7 @@ def apply(
     Raises:
         ConfigError: a rule that cannot work, or that does not answer for every row.
     """
-    kept, steps, facts = list(rows), list[Step](), dict[str, Mapping[Any, Any]]()
+    kept, steps, facts = list(rows), list[RuleCounts](), dict[str, Mapping[Any, Any]]()
     for name, rule in rules.items():
         wanted = [fact for fact in measures if needs({name: rule}, fact)]
         try:
@@ -97,7 +97,7 @@ def apply(
         some = tuple(kept[:: max(1, len(kept) // EXAMPLES)][:EXAMPLES])
         found = numbers(rule, seen, {fact: facts[fact] for fact in wanted})
         bars = histogram(found.values, [reason is not None for reason in why]) if found else []
-        steps.append(Step(name, len(seen), dropped, some, found.name if found else "", tuple(bars)))
+        steps.append(RuleCounts(name, len(seen), dropped, some, found.name if found else "", tuple(bars)))
     return Subset(tuple(kept), tuple(steps), facts)
 
 

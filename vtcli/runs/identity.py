@@ -31,7 +31,7 @@ OF_PACKAGES = ("site-packages", "dist-packages")
 """Names of folders of installed packages, also those of another prefix: a virtual environment that borrows the
 system's, a module of a cluster. Their source would take a minute to read."""
 
-WITHOUT_EFFECT = ("cli",)
+WITHOUT_EFFECT = ("cli", "runbook")
 """Rooms that cannot change an artifact, because no stage may import them (import-linter checks it)."""
 
 

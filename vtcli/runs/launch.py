@@ -97,7 +97,7 @@ def run(ranks: int, argv: Sequence[str]) -> RankFailure | None:
             logs_specs=DefaultLogsSpecs(log_dir=str(Path(folder, "logs"))),
         )
         try:
-            elastic_launch(config, sys.executable)("-m", "vtcli.cli.steps", *argv)
+            elastic_launch(config, sys.executable)("-m", "vtcli.cli.child", *argv)
         except SignalException as end:
             raise SystemExit(130 if end.sigval == signal.SIGINT else 143) from None
         except ChildFailedError as failure:

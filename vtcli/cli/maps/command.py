@@ -30,9 +30,10 @@ def draw_map(
     """
     from vtcli.cli.maps import grid, results
     from vtcli.cli.reproduce import numbers
-    from vtcli.cli.reproduction import checks, graph, runs
+    from vtcli.cli.reproduction import checks, graph
     from vtcli.config import compose
     from vtcli.config.commandline import split
+    from vtcli.runbook import runner
     from vtcli.store import disk
 
     own = compose.own_folder(config_dir)
@@ -51,9 +52,9 @@ def draw_map(
         return
     home = graph.home(plan.commands)
     if table:
-        for line in runs.differing(plan.commands, home):
+        for line in runner.differing(plan.commands, home):
             say(line)
-    made = runs.latest(plan.commands) if table else runs.here(plan.commands)
+    made = runner.latest(plan.commands) if table else runner.here(plan.commands)
     found = results.outcomes(asked, plan, home, made)
     text, path = results.markdown(asked, found), (to or home) / f"map-{name}.md"
     disk.write_atomic(path, text.encode())

@@ -15,14 +15,15 @@ from typing import Any
 
 import yaml
 
-from vtcli.cli.pipeline import SHIPPED, TINY
-from vtcli.cli.reproduction.graph import PaperCommand
 from vtcli.cli.reproduction.rows import first_truth
-from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError
+from vtcli.runbook.missing import TINY
+from vtcli.runbook.step import Step
+from vtcli.runbook.verbs import stage_parts
 from vtcli.statistics.rows import MEASURES
+from vtcli.store.models import SHIPPED
 
 AxisValue = int | float | str
 
@@ -155,7 +156,7 @@ class ReportPlace:
 class MapPlan:
     """The commands of a map in order, and the place of every report by its artifact's name."""
 
-    commands: list[PaperCommand]
+    commands: list[Step]
     places: dict[str, ReportPlace]
 
 
@@ -190,7 +191,7 @@ def plan(name: str, asked: Map, seeds: tuple[int, ...], more: tuple[str, ...] = 
     return found
 
 
-def require_measured(asked: Map, commands: Sequence[PaperCommand]) -> None:
+def require_measured(asked: Map, commands: Sequence[Step]) -> None:
     """Raises ``ConfigError`` for a measure or a property ``by`` that no question of the reports will have."""
     reports = _distinct(command for command in commands if "eval.baseline" in command.reads)
     names = {command.reads["eval.data"] for command in reports}
@@ -219,14 +220,14 @@ def require_measured(asked: Map, commands: Sequence[PaperCommand]) -> None:
         raise ConfigError(f"by: no question of +recipe={asked.recipe} has a {asked.by}: leave by out, or ask others")
 
 
-def _distinct(commands: Iterable[PaperCommand]) -> list[PaperCommand]:
+def _distinct(commands: Iterable[Step]) -> list[Step]:
     """Commands that differ in more than their name, seed and label."""
     own = ("name=", "seed=", "eval.label=")
-    return list({tuple(w for w in each.words if not w.startswith(own)): each for each in commands}.values())
+    return list({tuple(w for w in each.arguments if not w.startswith(own)): each for each in commands}.values())
 
 
-def _job(command: PaperCommand) -> compose.Job:
-    return compose.load(command.stage, command.argv({}))
+def _job(command: Step) -> compose.Job:
+    return compose.load(command.verb, command.argv({}))
 
 
 def _refuse_varied(name: str, asked: Map, more: tuple[str, ...]) -> None:
@@ -312,7 +313,7 @@ class _Cell:
         given = tuple(f"{key}={ref}" for key, ref in inputs.items() if ref not in made)
         reads = {key: ref for key, ref in inputs.items() if ref in made}
         general = (f"+recipe={recipe}", f"name={makes}", f"scale={TINY}", f"seed={self.seed}")
-        self.plan.commands.append(PaperCommand(makes, stage, (*general, *told, *given), reads, self.seed))
+        self.plan.commands.append(Step(stage, (*general, *told, *given), reads, makes))
         return makes
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vtcli.cli.pipeline import rows_by_task
-from vtcli.cli.reproduction.graph import PaperCommand, Reproduction
-from vtcli.cli.stages import stage_parts
+from vtcli.cli.reproduction.graph import Reproduction
 from vtcli.config import compose
 from vtcli.filters.applying import ROLLED, needs
 from vtcli.plan.estimate import Plan
+from vtcli.runbook.missing import rows_by_task
+from vtcli.runbook.step import Step
+from vtcli.runbook.verbs import stage_parts
 
 
-def beside_rl(asked: Reproduction, steps: Sequence[PaperCommand], plan: Plan | None) -> Iterator[str]:
+def beside_rl(asked: Reproduction, steps: Sequence[Step], plan: Plan | None) -> Iterator[str]:
     """A line for each of filter, sft and eval. With a plan of rl it has GPU-hours: a rollout, and a row of sft, is
     taken to cost what it costs there. Rows of imported data and of demonstrations are not known before."""
-    jobs = {step.stage: compose.load(step.stage, step.argv({})) for step in reversed(steps)}
+    jobs = {step.verb: compose.load(step.verb, step.argv({})) for step in reversed(steps)}
     values = {stage: job.values for stage, job in jobs.items()}
-    count = {stage: sum(step.stage == stage for step in steps) for stage in values}
+    count = {stage: sum(step.verb == stage for step in steps) for stage in values}
     rows = None if asked.given else values["synth"]["data"]["tasks"]
     if (k := tries(jobs["filter"])) and (train := _rows(rows, "train", values["filter"]["filter"]["forms"])):
         yield f"filter: {train * k:,} rollouts, {k} of each row{_hours(plan, train * k, rollout_s)}"

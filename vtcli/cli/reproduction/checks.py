@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vtcli.cli import cost
-from vtcli.cli.pipeline import TINY
-from vtcli.cli.pipeline import cost as size
 from vtcli.cli.reproduction.bill import beside_rl
-from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, home
+from vtcli.cli.reproduction.graph import Reproduction, home
 from vtcli.cli.reproduction.rows import lack
-from vtcli.cli.reproduction.runs import options_of
-from vtcli.cli.room import what_lacks
-from vtcli.cli.stages import ON_ACCELERATOR, require_machine, stage_parts
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
+from vtcli.runbook import cost
+from vtcli.runbook.missing import TINY
+from vtcli.runbook.missing import cost as size
+from vtcli.runbook.room import what_lacks
+from vtcli.runbook.runner import options_of
+from vtcli.runbook.step import Step
+from vtcli.runbook.verbs import ON_ACCELERATOR, require_machine, stage_parts
 from vtcli.runs.questions import require_forms
 from vtcli.runs.run import RunSettings
 from vtcli.sandbox.confinement.probes import strongest
@@ -54,7 +55,7 @@ class DryRun:
     """The checks of one reproduction. ``jobs``: commands run elsewhere, so this machine's GPUs do not count."""
 
     asked: Reproduction
-    steps: Sequence[PaperCommand]
+    steps: Sequence[Step]
     cluster: str | None
     jobs: bool
 
@@ -84,8 +85,8 @@ class DryRun:
     def home(self) -> Path:
         return home(self.steps)
 
-    def _step(self, stage: str) -> PaperCommand:
-        return next(step for step in self.steps if step.stage == stage)
+    def _step(self, stage: str) -> Step:
+        return next(step for step in self.steps if step.verb == stage)
 
     def _values(self, stage: str) -> dict[str, Any]:
         return compose.load(stage, self._step(stage).argv({})).values
@@ -151,7 +152,7 @@ class DryRun:
 
     def _given(self, key: str) -> str | None:
         """The model that a command names itself."""
-        words = [word for step in self.steps if step.stage == key.partition(".")[0] for word in step.words]
+        words = [word for step in self.steps if step.verb == key.partition(".")[0] for word in step.arguments]
         return next((word.partition("=")[2] for word in words if word.startswith(f"{key}=")), None)
 
     def _demos(self) -> Iterator[CheckResult]:
@@ -166,7 +167,7 @@ class DryRun:
                 f"{found.manifest.config.get('scale')}. Make it by vtcli synth {again} …"
             )
             yield CheckResult("demonstrations", not other, said if other else found.ref)
-        elif not any(step.stage == "sft" for step in self.steps):
+        elif not any(step.verb == "sft" for step in self.steps):
             yield CheckResult("demonstrations", None, "none (DEMOS=): rl starts from the model as it is")
 
     def _judge(self) -> Iterator[CheckResult]:
@@ -212,14 +213,14 @@ class DryRun:
             if self.asked.scale != TINY and (silent := self._without_options()):
                 said = f"{', '.join(silent)} not set: these jobs ask for no GPU themselves. Example: {silent[-1]}="
                 yield CheckResult("machine", None, f"{said}--gpus-per-node=…")
-        elif any(step.stage in ON_ACCELERATOR for step in self.steps):
-            for stage in dict.fromkeys(step.stage for step in self.steps):
+        elif any(step.verb in ON_ACCELERATOR for step in self.steps):
+            for stage in dict.fromkeys(step.verb for step in self.steps):
                 require_machine(compose.load(stage, self._step(stage).argv({})))
             yield CheckResult("machine", True, f"scale={self.asked.scale} runs here")
 
     def _without_options(self) -> list[str]:
         """Variables with options of sbatch that are not set, of the stages that compute on GPUs."""
-        stages = dict.fromkeys(step.stage for step in self.steps if step.stage in ("filter", *ON_ACCELERATOR))
+        stages = dict.fromkeys(step.verb for step in self.steps if step.verb in ("filter", *ON_ACCELERATOR))
         return [name for name in map(options_of, stages) if not os.environ.get(name)]
 
     def _bill(self) -> Iterator[CheckResult]:
@@ -230,7 +231,7 @@ class DryRun:
             yield self._disk(0)
             return
         model = self._given("rl.model") or self._given("sft.model")
-        words = [word for word in self._step("rl").words if not word.startswith(("rl.model=", "rl.data=", "name="))]
+        words = [word for word in self._step("rl").arguments if not word.startswith(("rl.model=", "rl.data=", "name="))]
         words += [f"plan.model={model}"] if model else []
         if machine.gpus() and not self.jobs and self.cluster is None:  # rl itself refuses by it
             words.append(f"plan.host_gib={machine.memory_gib():.1f}")
@@ -267,7 +268,7 @@ def taught(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"env": env, "prompt": values.get("prompt")}
 
 
-def require_right(steps: Sequence[PaperCommand]) -> None:
+def require_right(steps: Sequence[Step]) -> None:
     """Composes commands and checks their values, until each word of each stage was in one.
 
     Raises:
@@ -275,15 +276,16 @@ def require_right(steps: Sequence[PaperCommand]) -> None:
     """
     seen = set[tuple[str, str]]()
     for step in steps:
-        own = (f"name={step.makes}", f"seed={step.seed}")
-        words = {(step.stage, word) for word in (*step.words, *step.reads) if word not in own}
+        seed = next((word for word in step.arguments if word.startswith("seed=")), "seed=0")
+        own = (f"name={step.makes}", seed)
+        words = {(step.verb, word) for word in (*step.arguments, *step.reads) if word not in own}
         try:
-            RunSettings.of({"name": step.makes, "seed": step.seed}, step.stage)
+            RunSettings.of({"name": step.makes, "seed": seed.removeprefix("seed=")}, step.verb)
             if words <= seen:
                 continue
             seen |= words
-            config: Any = compose.build(stage_parts(step.stage)[0], compose.load(step.stage, step.argv({})))
-            if step.stage == "eval":
+            config: Any = compose.build(stage_parts(step.verb)[0], compose.load(step.verb, step.argv({})))
+            if step.verb == "eval":
                 config.require_questions()
         except VtcliError as error:
             raise ConfigError(f"{step.line({})}\n  {error}") from error

@@ -14,10 +14,12 @@ import yaml
 
 from vtcli.benchmarks import files
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.cli.pipeline import TINY, at, command, filled, is_artifact, only_makes_data, require_taught, taught_by
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
+from vtcli.runbook.missing import TINY, is_artifact, only_makes_data, require_taught, taught_by
+from vtcli.runbook.newest import at
+from vtcli.runbook.step import Step
 
 PAPERS: Mapping[str, str] = {
     "toolsrl": "ToolsRL",
@@ -189,24 +191,6 @@ def refuse(overrides: Sequence[str], keys: Sequence[str], who: str, instead: str
             raise ConfigError(f"{override}: {who} says this to each command itself; give it no further one{instead}")
 
 
-@dataclass(frozen=True)
-class PaperCommand:
-    """One command. ``reads`` are keys with the name of the artifact that another step makes."""
-
-    makes: str  # the artifact's name
-    stage: str
-    words: tuple[str, ...]
-    reads: Mapping[str, str]
-    seed: int
-
-    def argv(self, made: Mapping[str, str]) -> list[str]:
-        """Words after ``vtcli STAGE``. ``made`` has the artifacts of other steps, else the newest are meant."""
-        return [*self.words, *filled(self.reads, made)]
-
-    def line(self, made: Mapping[str, str]) -> str:
-        return command(self.stage, argv=self.argv(made))
-
-
 @functools.cache
 def shipped() -> dict[str, Benchmark]:
     """Every benchmark of ``conf/benchmark``."""
@@ -215,17 +199,17 @@ def shipped() -> dict[str, Benchmark]:
     return convert(job.values["benchmark"], dict[str, Benchmark], "benchmark")
 
 
-def home(commands: Sequence[PaperCommand]) -> Path:
+def home(commands: Sequence[Step]) -> Path:
     """The folder of the artifacts that the commands make."""
-    rl = next(command for command in commands if command.stage == "rl")
+    rl = next(command for command in commands if command.verb == "rl")
     return Path(str(compose.load("rl", rl.argv({})).values["home"]))
 
 
-def steps(asked: Reproduction) -> list[PaperCommand]:
+def steps(asked: Reproduction) -> list[Step]:
     """All commands in an order in which each comes after those that it reads."""
     judge = ("judge=openai", f"judge.url={asked.judge}", f"judge.model={asked.judge_model}") if asked.judge else ()
     flags = ("--config-dir", str(asked.config_dir)) if asked.config_dir else ()
-    found: list[PaperCommand] = []
+    found: list[Step] = []
 
     def add(name: str, stage: str, recipe: str, seed: int, words: tuple[str, ...], inputs: Mapping[str, str]) -> str:
         makes, ours = f"{asked.prefix}-{name}", {step.makes for step in found}
@@ -234,7 +218,7 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
         general = (f"+recipe={recipe}", f"scale={asked.scale}", f"seed={seed}", f"name={makes}")
         told = tuple(word for word in asked.overrides if asked.tells(name, stage, recipe, word))
         words = (*general, *words, *given, *(judge if stage in ASKED else ()), *told, *flags)
-        found.append(PaperCommand(makes, stage, words, reads, seed))
+        found.append(Step(stage, words, reads, makes))
         return makes
 
     first = asked.seeds[0]
@@ -263,11 +247,11 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
         policy = add(f"policy-s{seed}", "rl", asked.recipe, seed, copies, {"rl.data": clean, "rl.model": model})
         reads = {**held, "eval.model": policy, "eval.baseline": before}
         add(f"report-s{seed}", "eval", asked.recipe, seed, (*questions, "eval.label=after"), reads)
-    taken = {word for step in found for word in step.words}
+    taken = {word for step in found for word in step.arguments}
     if unknown := [word for word in asked.overrides if word not in taken and not asked.lacks(word)]:
-        stages = ", ".join(sorted({step.stage for step in found}))
+        stages = ", ".join(sorted({step.verb for step in found}))
         raise ConfigError(f"{' '.join(unknown)}: none of the commands takes it; they are of the stages {stages}")
-    if asked.variant and asked.given and only_makes_data(next(s for s in found if s.stage == "rl").argv({})):
+    if asked.variant and asked.given and only_makes_data(next(s for s in found if s.verb == "rl").argv({})):
         raise ConfigError(
             f"variant={asked.variant[0]} changes how data is made and nothing else, and DATA={asked.data} is made. "
             "Leave DATA= out, or give data that was made with it and no variant"

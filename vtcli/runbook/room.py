@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from vtcli.algo.optim import Backend, Optim
-from vtcli.cli import cost
 from vtcli.config import machine
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
@@ -21,6 +20,7 @@ from vtcli.plan.fit import advised
 from vtcli.plan.hardware import GPUS, Cluster, of_device
 from vtcli.plan.job import Layout, Lengths, Workload, shape
 from vtcli.plan.memory import GIB, Memory, memory
+from vtcli.runbook import cost
 from vtcli.runs.launch import Launch, launched
 from vtcli.store.images import ImageLimits
 

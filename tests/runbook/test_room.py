@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vtcli.cli.room import require_room
 from vtcli.config import compose, machine
 from vtcli.config.machine import CudaDevice
 from vtcli.errors import ConfigError
+from vtcli.runbook.room import require_room
 
 CARD = ["+recipe=codev", "rl.data=x:v1"]
 

@@ -1,7 +1,5 @@
-"""The order of the stages: what each one reads, and which command makes it. The stages themselves know no other.
-
-An input that a command does not name is the newest artifact that was made for its recipe and scale. Where there is
-none, the commands that make it are listed, and ``vtcli.cli.stages`` runs them first.
+"""Inputs that a command does not name: the newest artifact that was made for its recipe and scale, or the steps that
+make one. A stage itself knows no other stage.
 """
 
 from __future__ import annotations
@@ -9,16 +7,16 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from vtcli.cli.newest import Criteria, at, newest, unfiltered
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
+from vtcli.runbook.newest import Criteria, at, newest, unfiltered
+from vtcli.runbook.step import Step
 from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
 from vtcli.store.models import SHIPPED, source_model
 
@@ -65,32 +63,18 @@ HOW = ("judge", "judging", "engine", "signals")
 
 
 @dataclass(frozen=True)
-class PipelineStep:
-    """A command that makes one product. ``inputs`` are keys with an artifact, or with the product made before it."""
+class MissingStep:
+    """A step that makes one product, and the size of its work."""
 
     product: Product
-    words: tuple[str, ...]
-    inputs: Mapping[str, str]
-    values: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what ``cost`` reads
-    shipped: str | None = None  # it is copied, and no stage makes it: what this costs
+    step: Step
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of its configuration
+    shipped: str | None = None  # the cost of a copy of what comes with the package, which no stage makes
 
     @property
     def cost(self) -> str:
         """The size of its work. Wrong values have none: the command is checked first."""
         return self.shipped or cost(self.product.stage, self.values)
-
-    @property
-    def verb(self) -> tuple[str, ...]:
-        """Words between ``vtcli`` and the arguments."""
-        return ("artifacts", "add") if self.shipped else (self.product.stage,)
-
-    def argv(self, made: Mapping[str, str]) -> list[str]:
-        """Words after the verb; ``made`` has the artifacts of products by name, else the newest is meant."""
-        return [*self.words, *filled(self.inputs, made)]
-
-    def line(self, made: Mapping[str, str]) -> str:
-        """The command as a person types it."""
-        return command(*self.verb, argv=self.argv(made))
 
 
 @dataclass
@@ -98,7 +82,7 @@ class Inputs:
     """Inputs that a command did not name: keys with an artifact, or with the product that ``steps`` make."""
 
     found: dict[str, str] = field(default_factory=dict[str, str])
-    steps: list[PipelineStep] = field(default_factory=list[PipelineStep])
+    steps: list[MissingStep] = field(default_factory=list[MissingStep])
     notes: list[str] = field(default_factory=list[str])  # which artifacts are taken, and which are not
 
 
@@ -220,7 +204,7 @@ def require_wanted(request: CommandRequest, inputs: Inputs) -> None:
     training = next((step for step in inputs.steps if step.product is POLICY), None)
     if request.plan.stage != "eval" or "data" in request.unnamed or training is None:
         return
-    start = training.inputs.get("rl.model", "")
+    start = training.step.reads.get("rl.model", "")
     ready = ":" in start or any(step.product is BASE and step.shipped for step in inputs.steps)
     base = Inputs({"eval.model": start})
     offered = f"\n  an untrained one is there:\n{listed(request, base, own=True)}" if ready else ""
@@ -283,7 +267,7 @@ class _Search:
         if product is BASE:  # its cost is that of its demonstrations
             values = {**values, "synth": self._makers(DEMOS)[0][1]["synth"]}
         named = (*words, f"name={product.name}", f"scale={self.request.plan.scale}")
-        self.inputs.steps.append(PipelineStep(product, named, inputs, values))
+        self.inputs.steps.append(MissingStep(product, Step(product.stage, named, inputs, product.name), values))
         return product.name
 
     def _comes_with_the_package(self, wanted: Criteria) -> bool:
@@ -293,7 +277,7 @@ class _Search:
             elsewhere = any(_key(word) == "home" for word in self.request.words)
             words = (str(found.path), *(("--home", str(self.store.root)) if elsewhere else ()))
             price = f"{found.size / 1e6:.0f} MB, comes with vtcli; shipped=false trains it"
-            self.inputs.steps.append(PipelineStep(BASE, words, {}, shipped=price))
+            self.inputs.steps.append(MissingStep(BASE, Step("artifacts add", words, {}, BASE.name), shipped=price))
         return found is not None
 
     def _makers(self, product: Product) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
@@ -413,24 +397,14 @@ def chosen(words: Sequence[str]) -> str:
     return given["recipe"] + ("" if variant == "paper" else f"/{variant}")
 
 
-def filled(inputs: Mapping[str, str], made: Mapping[str, str]) -> list[str]:
-    """Overrides that name the inputs: an artifact, or the newest of the name that is being made."""
-    return [f"{key}={made.get(ref, ref if ':' in ref else f'{ref}@latest')}" for key, ref in inputs.items()]
-
-
-def command(*verb: str, argv: Sequence[str]) -> str:
-    """A command as a person types it."""
-    return shlex.join(["vtcli", *verb, *argv])
-
-
 def listed(request: CommandRequest, inputs: Inputs, own: bool) -> str:
     """The commands of the steps with what they cost, a line each, and with ``own`` the command itself."""
-    lines = [(step.line({}), step.cost) for step in inputs.steps]
+    lines = [(each.step.line({}), each.cost) for each in inputs.steps]
     if own:
         words = [word for word in request.words if _key(word) not in ("make_missing", "shipped")]
         flags = ("--config-dir", str(request.plan.config_dir)) if request.plan.config_dir else ()
-        own_line = command(request.plan.stage, argv=[*words, *flags, *filled(inputs.found, {})])
-        lines.append((own_line, own_cost(request)))
+        own_step = Step(request.plan.stage, (*words, *flags), inputs.found)
+        lines.append((own_step.line({}), own_cost(request)))
     return "\n".join(f"    {line}{f'    # {price}' if price else ''}" for line, price in lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vtcli.cli.newest import Criteria, newest
+from vtcli.runbook.newest import Criteria, newest
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
 DATASET = Criteria("dataset", "synth", ["toolsrl"], "tiny")

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from vtcli.cli import pipeline, stages, steps
+from vtcli.cli import stages
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
+from vtcli.runbook import missing, process
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.models import source_model
 
@@ -21,9 +22,9 @@ from vtcli.store.models import source_model
 def commands(stage: str, *argv: str) -> list[str]:
     """The planned commands without what they cost, the command itself included."""
     plan = compose.plan(stage, argv)
-    request = pipeline.CommandRequest.of(plan, argv, next(compose.jobs(plan)).values)
+    request = missing.CommandRequest.of(plan, argv, next(compose.jobs(plan)).values)
     assert request is not None
-    listed = pipeline.listed(request, pipeline.resolve(request), own=True)
+    listed = missing.listed(request, missing.resolve(request), own=True)
     return [line.partition("    #")[0].strip() for line in listed.splitlines()]
 
 
@@ -58,7 +59,7 @@ def test_rl_from_nothing_by_hand() -> None:
 
 
 def test_the_base_model_that_comes_with_the_package_is_taken_where_it_fits(home: Path) -> None:
-    added = f"vtcli artifacts add {pipeline.SHIPPED / 'base' / 'v1'}"
+    added = f"vtcli artifacts add {missing.SHIPPED / 'base' / 'v1'}"
     rl = "vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest"
     assert commands("rl", "+recipe=toolsrl", "scale=tiny") == [
         "vtcli synth +recipe=toolsrl name=data scale=tiny",
@@ -72,7 +73,7 @@ def test_the_base_model_that_comes_with_the_package_is_taken_where_it_fits(home:
         assert added not in commands("rl", "+recipe=toolsrl", "scale=tiny", other), other
     assert added not in commands("rl", "+recipe=codev", "scale=tiny")  # it writes code
     store = ArtifactStore(home)
-    assert store.add(pipeline.SHIPPED / "base" / "v1").ref == "base:v1"
+    assert store.add(missing.SHIPPED / "base" / "v1").ref == "base:v1"
     assert "rl.model=base:v1" in commands("rl", "+recipe=toolsrl", "scale=tiny")[-1]
     anew = commands("rl", "+recipe=toolsrl", "scale=tiny", "shipped=false")
     assert anew[2] == "vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest"
@@ -201,7 +202,7 @@ def test_what_is_there_is_taken(home: Path) -> None:
     ],
 )
 def test_which_recipe_makes_the_tiny_model(recipe: str, maker: str) -> None:
-    assert pipeline.taught_by(recipe) == maker
+    assert missing.taught_by(recipe) == maker
 
 
 def test_at_real_scales_data_are_made_and_models_are_named() -> None:
@@ -248,7 +249,7 @@ class Children:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: str | None = None) -> None:
         self.ran: list[list[str]] = []
         self.fails = fails
-        monkeypatch.setattr(steps, "run", self.step)
+        monkeypatch.setattr(process, "run", self.step)
         monkeypatch.setattr(compose, "run", self.command)
 
     def step(self, argv: list[str]) -> tuple[int, str]:
@@ -270,7 +271,7 @@ def test_each_step_reads_what_the_steps_before_it_made(monkeypatch: pytest.Monke
     children.ran.clear()
     stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny"])
     data, base, own = children.ran
-    assert base == ["artifacts", "add", str(pipeline.SHIPPED / "base" / "v1")] and "rl.model=made-2:v5" in own
+    assert base == ["artifacts", "add", str(missing.SHIPPED / "base" / "v1")] and "rl.model=made-2:v5" in own
 
 
 def test_a_step_that_fails_ends_the_command_with_its_exit_code(
@@ -319,9 +320,9 @@ def test_a_named_input_is_looked_for_before_others_are_made(
 def test_a_model_of_an_endpoint_is_not_looked_for() -> None:
     argv = ["+recipe=toolsrl", "scale=tiny", "eval.policy=endpoint", "eval.endpoint.url=http://h/v1", "eval.model=m:v1"]
     plan = compose.plan("eval", argv)
-    request = pipeline.CommandRequest.of(plan, argv, next(compose.jobs(plan)).values)
+    request = missing.CommandRequest.of(plan, argv, next(compose.jobs(plan)).values)
     assert request is not None
-    pipeline.require_named(request)
+    missing.require_named(request)
 
 
 @pytest.mark.parametrize("made", ["", "make_missing=false"])
@@ -386,14 +387,14 @@ def test_of_artifacts_that_are_there_the_command_says_which_it_takes(
 
 def test_a_task_without_rows_costs_nothing() -> None:
     values = {"scale": "tiny", "synth": {"demos": {"rows": {"zoom": {"answer": 30}, "count": None}}}}
-    assert pipeline.cost("synth", values) == "30 rows, less than a minute"
+    assert missing.cost("synth", values) == "30 rows, less than a minute"
 
 
 def test_rows_are_counted_in_the_forms_that_a_task_has() -> None:
     """CodeV's scenes have one form of two, ToolsRL's all."""
     for recipe, rows in (("codev", "1,950 rows"), ("toolsrl", "5,850 rows")):
         values = compose.load("synth", [f"+recipe={recipe}", "scale=tiny", "name=x"]).values
-        assert pipeline.cost("synth", values).startswith(rows)
+        assert missing.cost("synth", values).startswith(rows)
 
 
 def test_what_a_command_costs_is_told_with_those_that_make_its_inputs(home: Path) -> None:
@@ -409,7 +410,7 @@ def test_the_steps_of_a_command_do_not_share_its_mlflow_run(tmp_path: Path, monk
     monkeypatch.setattr("sys.executable", str(program))
     monkeypatch.setenv("MLFLOW_RUN_ID", "f" * 32)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    assert steps.run(["synth"]) == (0, "mine:none")
+    assert process.run(["synth"]) == (0, "mine:none")
 
 
 def test_sigterm_is_passed_on_to_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,7 +433,7 @@ def test_sigterm_is_passed_on_to_the_step(tmp_path: Path, monkeypatch: pytest.Mo
     try:
         threading.Thread(target=tell).start()
         with pytest.raises(SystemExit) as ended:
-            steps.run(["sft"])
+            process.run(["sft"])
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143 and (tmp_path / "ended").exists()
@@ -448,7 +449,7 @@ def test_a_variant_that_only_makes_data_needs_data_made_with_it(home: Path) -> N
 
     def refuse(*words: str) -> None:
         argv = ["+recipe=toolsrl", "scale=tiny", "rl.model=base:v1", *words]
-        pipeline.require_effect(compose.plan("rl", argv), argv)
+        missing.require_effect(compose.plan("rl", argv), argv)
 
     with pytest.raises(
         ConfigError, match=r"variant=mixed changes how data is made .* rl\.data=data:v1 was made without"
