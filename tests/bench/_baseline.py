@@ -7,15 +7,16 @@ The sample is drawn from the product code of one commit (``--drawn-from``) and t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     found.add_argument("--drawn-from", default=None, help="the commit that the sample is drawn from; default: --commit")
     found.add_argument("--seed", type=int, default=0)
     found.add_argument("--out", type=Path, required=True, help="JSONL file of results; lines that are there stay")
-    found.add_argument("--limit-s", type=float, default=180.0, help="time limit of one run of tests")
+    found.add_argument("--limit-s", type=int, default=180, help="CPU seconds that one run of tests may take")
+    found.add_argument("--budget-s", type=float, default=math.inf, help="CPU seconds of all runs; then the rest waits")
     found.add_argument("--again", type=Path, help="results of another run: only what its tests did not find")
     found.add_argument("--marks", default=None, help="pytest's -m, say 'slow or not slow'; default: as `make test`")
     found.add_argument("--table", action="store_true", help="print the table of --out and run nothing")
@@ -48,7 +50,7 @@ def product_files(commit: str) -> list[str]:
     return sorted(name for name in names if name.endswith(".py"))
 
 
-@contextmanager
+@contextlib.contextmanager
 def checkout(commit: str) -> Iterator[Path]:
     """A worktree of a commit in a temporary folder, removed again afterwards."""
     with tempfile.TemporaryDirectory(prefix="vtcli-baseline-") as folder:
@@ -83,51 +85,60 @@ def room_tests(tree: Path, files: Iterable[str], first: Iterable[str] = ()) -> l
 
 @dataclass(frozen=True)
 class Tested:
-    """``result``: "caught" with the first test that failed, "survived", "none" (no test), or "over the limit"."""
+    """``result``: "caught" with the first test that failed, "survived", "none" (no test), or "over the limit".
+    ``seconds`` are of the CPU, so that a busy machine gives the same results."""
 
     result: str
     test: str
     seconds: float
 
 
-def run_tests(tree: Path, tests: Sequence[str], limit_s: float, marks: str | None) -> Tested:
-    """Runs tests until one fails."""
+PATIENCE = 20
+"""A run that waits for nothing and computes nothing ends after so many times its limit by the clock."""
+
+
+def run_tests(tree: Path, tests: Sequence[str], limit_s: int, marks: str | None) -> Tested:
+    """Runs tests until one fails. Each of the processes may take ``limit_s`` seconds of the CPU."""
     if not tests:
         return Tested("none", "", 0.0)
     python = os.environ.get("VTCLI_PYTHON", sys.executable)
-    command = [
-        python,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "--no-header",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-    ]
-    command += [*(["-m", marks] if marks is not None else []), *tests]
+    options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [python, "-m", "pytest", *options, *(["-m", marks] if marks is not None else []), *tests]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    began = time.monotonic()
+    began = _cpu_s()
     process = subprocess.Popen(
         command, cwd=tree, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
+    # The soft limit alone: a test may give its own children more.
+    hard = resource.prlimit(process.pid, resource.RLIMIT_CPU)[1]
+    resource.prlimit(process.pid, resource.RLIMIT_CPU, (limit_s, hard))
     try:
-        output, _ = process.communicate(timeout=limit_s)
+        output, _ = process.communicate(timeout=limit_s * PATIENCE)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return Tested("over the limit", "", round(time.monotonic() - began, 1))
-    seconds = round(time.monotonic() - began, 1)
+        output = ""
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # what the tests left behind, too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    seconds = round(_cpu_s() - began, 1)
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return Tested("over the limit", "", seconds)
     failed = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    if process.returncode == 5:
+    if process.returncode == NO_TESTS:
         return Tested("none", "", seconds)
     if process.returncode:
         return Tested("caught", failed[0] if failed else f"pytest ended with {process.returncode}", seconds)
     return Tested("survived", "", seconds)
+
+
+NO_TESTS = 5
+"""pytest's exit code if it collects nothing."""
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def known(out: Path) -> dict[str, dict[str, Any]]:
@@ -146,6 +157,11 @@ def missed(again: Path | None) -> Callable[[str], bool]:
         return lambda key: True
     rows = known(again)
     return lambda key: key in rows and rows[key]["result"] != "caught"
+
+
+def spent_s(out: Path) -> float:
+    """CPU seconds of all runs so far."""
+    return sum(row["seconds"] for row in known(out).values())
 
 
 def add(out: Path, row: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import _baseline as baseline
@@ -144,13 +145,14 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def drawn(commit: str, room: str, count: int, seed: int) -> list[Mutant]:
-    """The sample of a room."""
+    """The sample of a room: the first of a shuffled order, so that a larger sample holds the smaller one."""
     files = [name for name in baseline.product_files(commit) if any(fnmatch.fnmatch(name, p) for p in ROOMS[room])]
     every = [mutant for name in files for mutant in mutants(name, baseline.git("show", f"{commit}:{name}"))]
-    return random.Random(f"{seed}-{room}").sample(every, min(count, len(every)))
+    random.Random(f"{seed}-{room}").shuffle(every)
+    return every[:count]
 
 
-def attempt(tree: Path, wanted: Mutant, limit_s: float, marks: str | None) -> baseline.Tested:
+def attempt(tree: Path, wanted: Mutant, limit_s: int, marks: str | None) -> baseline.Tested:
     """The room's tests with one mistake in the tree, which is as it was afterwards."""
     path = tree / wanted.file
     source = path.read_bytes() if path.exists() else b""
@@ -172,9 +174,13 @@ def main() -> None:
     if not asked.table:
         known, wanted = baseline.known(asked.out), baseline.missed(asked.again)
         with baseline.checkout(asked.commit) as tree:
-            for room in asked.rooms:
-                for mutant in drawn(asked.drawn_from or asked.commit, room, asked.count, asked.seed):
-                    if mutant.key not in known and wanted(mutant.key):
+            samples = [drawn(asked.drawn_from or asked.commit, r, asked.count, asked.seed) for r in asked.rooms]
+            # A room after the other, so that a budget that runs out leaves as many tried in each.
+            for turn in zip_longest(*samples):
+                for room, mutant in zip(asked.rooms, turn, strict=True):
+                    if mutant is None or mutant.key in known or not wanted(mutant.key):
+                        continue
+                    if baseline.spent_s(asked.out) < asked.budget_s:
                         found = attempt(tree, mutant, asked.limit_s, asked.marks)
                         row = {"key": mutant.key, "room": room, "line": mutant.line, **vars(found)}
                         baseline.add(asked.out, row)

@@ -95,7 +95,7 @@ def restore(tree: Path) -> None:
     baseline.git("reset", "--quiet", "--hard", cwd=tree)
 
 
-def attempt(tree: Path, commit: str, limit_s: float, marks: str | None) -> baseline.Tested:
+def attempt(tree: Path, commit: str, limit_s: int, marks: str | None) -> baseline.Tested:
     """The tests of a commit's rooms without it."""
     if not undo(tree, commit):
         return baseline.Tested("conflict", "", 0.0)
@@ -118,7 +118,7 @@ def main() -> None:
         known, wanted = baseline.known(asked.out), baseline.missed(asked.again)
         with baseline.checkout(asked.commit) as tree:
             for commit in drawn(asked.drawn_from or asked.commit, asked.count, asked.seed):
-                if commit not in known and wanted(commit):
+                if commit not in known and wanted(commit) and baseline.spent_s(asked.out) < asked.budget_s:
                     found = attempt(tree, commit, asked.limit_s, asked.marks)
                     subject = baseline.git("log", "-1", "--format=%s", commit).strip()
                     rooms = sorted({name.rpartition("/")[0] for name in changed(commit)})
