@@ -118,22 +118,14 @@ def test_an_answer_without_a_verdict_leaves_the_other_parts_as_they_are():
     assert (verdict.total, verdict.parts) == (None, {"answer": None, "tool": 0.25, "format": 0.3})
 
 
-def test_a_broken_rollout_has_no_verdict_and_changes_nobody_elses():
-    fine, broken = signals(1, [1.0]), Signals({"stop": "broken"})
-    assert tapo([fine, broken, fine]) == [*tapo([fine]), None, *tapo([fine])]
-
-
 @each_case(
     ("changes", "words"),
     [
-        ({"evidence": None}, "'evidence'"),
-        ({"red_lines": None}, "'red_lines'"),
-        ({"answer_correct": None}, "'answer_correct'"),
         ({"search": None}, "truth.boxes or truth.search"),
         ({"red_lines": []}, "1 steps and 'red_lines' has 0"),
     ],
 )
-def test_what_was_not_measured_is_named(changes, words):
+def test_truth_and_steps_that_do_not_fit_are_named(changes, words):
     with pytest.raises(ConfigError) as caught:
         tapo([Signals(signals(1, [1.0]).values | changes)])
     assert words in str(caught.value)

@@ -303,15 +303,6 @@ def test_an_answer_without_a_verdict_leaves_open_what_depends_on_it_and_nothing_
     assert strategic(group)[2].parts["suggested"] == pytest.approx(0.2)  # 1/1 - 0/1 of those that were judged
 
 
-def test_broken_rollouts_and_signals_that_were_not_measured():
-    fine = signals(1, ["crop"], [("crop", 0.5)])
-    assert strategic([Signals({"stop": "broken"}), fine])[0] is None
-    assert strategic([Signals({"stop": "broken"}), fine])[1] == only(fine)
-    for missing in ("required", "operations", "turn_calls", "answer_correct", "format_codevision"):
-        with pytest.raises(ConfigError, match=f"'{missing}'"):
-            only(Signals(fine.values | {missing: None}))
-
-
 names = st.sampled_from(sorted(CORE) + ["enhance", "resize", "other", "rotate"])
 plays = st.tuples(st.sampled_from([0, 1]), st.lists(st.tuples(names, st.floats(0, 1)), max_size=4))
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from cases import each_case
 
-from vtcli.errors import ConfigError
 from vtcli.rewards.consistency import accuracy_and_consistency as reward
 from vtcli.schema import Signals, Verdict
 
@@ -46,11 +44,3 @@ def test_a_judge_without_a_verdict_is_asked_for_only_where_it_matters():
     assert found[0].parts == {"answer": 1.0, "consistency": None, "format": 0.5}
     (verdict,) = reward([signals(None, 1, unjudged=["answer_correct"])])
     assert verdict.parts == {"answer": None, "consistency": None, "format": 0.5}
-
-
-def test_broken_rollouts_and_signals_that_were_not_measured():
-    assert reward([Signals({"stop": "broken"})]) == [None]
-    for missing in ("consistency", "answer_correct", "format_thyme"):
-        values = signals(0, 1).values | {missing: None}
-        with pytest.raises(ConfigError, match=f"'{missing}'"):
-            reward([Signals(values)])

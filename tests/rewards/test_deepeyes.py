@@ -37,10 +37,7 @@ def test_the_released_codes_weights_by_hand():
     assert [v.total for v in deepeyes.conditional(group, **code)] == pytest.approx([2.0, 0.8, -0.2])
 
 
-def test_broken_rollouts_have_no_verdict_and_missing_signals_are_named():
-    assert deepeyes.conditional([signals(1.0, 1, 1, stop="broken")]) == [None]
-    with pytest.raises(ConfigError, match="'answer_score'"):
-        deepeyes.conditional([signals(None, 1, 1)])
+def test_a_signal_to_count_that_was_not_measured_is_named():
     with pytest.raises(ConfigError, match="'tools_made'"):
         deepeyes.conditional([signals(1.0, 1, 1)], counted="tools_made")
 

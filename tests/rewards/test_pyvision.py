@@ -74,13 +74,6 @@ def test_members_without_verdict_or_rollout():
     assert found == [None, Verdict(None, {"answer": None, "tool": None}), Verdict(None, {"answer": None, "tool": 0.0})]
 
 
-@each_case("missing", ["answer_correct", "turn_calls", "stop"])
-def test_what_was_not_measured_is_named(missing):
-    values = {k: v for k, v in signals(1, ["ok"], []).values.items() if k != missing}
-    with pytest.raises(ConfigError, match=f"'{missing}'"):
-        accumulative([Signals(values)])
-
-
 @given(st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(0, 6)), min_size=1, max_size=8))
 def test_more_calls_never_pay_for_a_wrong_answer_and_a_right_one_beats_every_wrong_one(members):
     found = accumulative([signals(right, *([["ok"]] * calls), []) for right, calls in members])

@@ -194,29 +194,13 @@ def test_the_answer_and_the_format_are_all_that_counts_in_the_end(reward):
     assert verdicts[1].parts == pytest.approx({"answer": 0.75, "format": -0.2})
 
 
-@each_case("reward", [toolsrl.stage1, toolsrl.stage2, toolsrl.combined, grpo_accuracy.accuracy])
-def test_a_broken_rollout_has_no_verdict(reward):
-    fine = zoom_signals(answer_score=1.0)
-    broken = Signals({"stop": "broken"})
-    verdicts = reward([fine, broken, fine])
-    assert verdicts[1] is None
-    assert verdicts[0] == verdicts[2] is not None
-
-
 @each_case(
-    ("reward", "values", "missing"),
-    [
-        (toolsrl.stage1, BASE, "'orientations', 'zooms', 'drawn'"),
-        (toolsrl.stage1, {"stop": "answered", "orientations": ["none"]}, "'format_ok'"),
-        (toolsrl.stage1, BASE | {"drawn": [{"image": 1, "primitives": []}]}, "'draw_truth'"),
-        (toolsrl.stage2, BASE | {"answer_score": None}, "'answer_score'"),
-        (toolsrl.stage2, {"answer_score": 1.0, "format_ok": True}, "'stop'"),
-        (grpo_accuracy.accuracy, BASE, "'answer_score'"),
-    ],
+    ("values", "missing"),
+    [(BASE, "'orientations', 'zooms', 'drawn'"), (BASE | {"drawn": [{"image": 1, "primitives": []}]}, "'draw_truth'")],
 )
-def test_a_missing_signal_is_named(reward, values, missing):
+def test_a_missing_measure_of_tools_is_named(values, missing):
     with pytest.raises(ConfigError, match=missing):
-        reward([Signals(values)])
+        toolsrl.stage1([Signals(values)])
 
 
 def test_no_supervision_is_no_tool_reward():

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtcli.rewards import toolsrl
-from vtcli.schema import Stop
 from vtcli.signals import answer, boxes, measure_all, orientation, primitives, usage
 from vtcli.signals import format as format_signal
 from vtcli.store.images import ImageStore
@@ -236,10 +235,3 @@ def test_stage_1_equals_the_slow_reference(store, case, weights):
     assert verdict.total == pytest.approx(reference_stage1(world, truth, final, *weights), abs=1e-9)
     stored = type(measured)(json.loads(json.dumps(measured.values)))  # scored again from disk: the same
     assert toolsrl.stage1([stored], **keys) == [verdict]
-
-
-def test_a_broken_trajectory_is_measured_and_gets_no_verdict(store):
-    sample = make_sample(store, form="tool", task="zoom")
-    trajectory = make_trajectory(sample, [], store, stop=Stop.BROKEN, error="engine died")
-    measured = asyncio.run(measure_all(trajectory, SIGNALS))
-    assert toolsrl.stage1([measured]) == [None]
