@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from qwen_views import sizing
 from tables import failures
 
-from vtcli.errors import ConfigError
 from vtcli.schema import Stop
-from vtcli.signals import answer, boxes, measure_all, orientation, primitives, usage
+from vtcli.signals import boxes, orientation, primitives, usage
 from vtcli.signals import format as format_signal
 from vtcli.store.images import ImageStore
 
@@ -281,14 +280,3 @@ def test_drawings_are_in_original_pixels_when_the_view_is_smaller(tmp_path):
     trajectory = make_trajectory(sample, [(HLINE, {"y_position": 42}), "<answer>1</answer>"], small)
     (entry,) = measured(primitives.measure, trajectory)["drawn"]
     assert entry["primitives"] == [{"type": "hline", "y": 80}]
-
-
-# All together
-
-
-def test_signals_are_measured_under_their_own_names():
-    trajectory = make_trajectory(make_sample(), ["<answer>K</answer>"])
-    values = asyncio.run(measure_all(trajectory, [answer.measure, usage.measure, format_signal.measure])).values
-    assert {"answer_score": 1.0, "calls": 0, "format_ok": True}.items() <= values.items()
-    with pytest.raises(ConfigError, match=r"'calls'.* is measured twice"):
-        asyncio.run(measure_all(trajectory, [usage.measure, usage.measure]))

@@ -14,10 +14,9 @@ import pytest
 from fakes import make_sample, make_trajectory
 from tables import failures
 
-from vtcli.errors import ConfigError, EngineError
+from vtcli.errors import EngineError
 from vtcli.protocols import About, Case, Ruling
-from vtcli.rewards import need
-from vtcli.schema import EnvTurn, Sample, Signals, Stop, Trajectory
+from vtcli.schema import EnvTurn, Sample, Signals, Trajectory
 from vtcli.signals import answer, consistency, evidence, faithful, measure_all, reply, usage
 from vtcli.signals.measuring import SignalMeter, unjudged_share
 from vtcli.store.images import ImageStore
@@ -110,13 +109,6 @@ def test_rules_come_first_and_cost_nothing() -> None:
         assert not judge.cases
 
     assert not failures(table, check)
-
-
-def test_no_verdict_on_an_answer_is_none_and_said_so() -> None:
-    values = measured(answer.measure, said("Perhaps an apple"), FakeJudge(None))
-    assert (values["answer_score"], values["answer_correct"]) == (None, None)
-    assert values["unjudged"] == ["answer_score", "answer_correct"]
-    assert need(Signals(values), "answer_score") is None
 
 
 # Evidence
@@ -231,19 +223,6 @@ def test_the_judge_of_consistency_sees_the_end_of_the_thinking(store: ImageStore
     assert case.right is True
 
 
-def test_no_verdict_on_consistency_is_none() -> None:
-    values = measured(consistency.measure, said("pear"), FakeJudge(None))
-    assert values == {"consistency": None, "judged": ["consistency"], "unjudged": ["consistency"]}
-
-
-def test_a_broken_rollout_costs_no_question() -> None:
-    judge = FakeJudge(1.0)
-    broken = replace(said("pear"), stop=Stop.BROKEN)
-    for signal in (answer.measure, evidence.measure, faithful.measure, reply.measure, consistency.measure):
-        measured(signal, broken, judge)
-    assert not judge.cases
-
-
 # All of them together
 
 
@@ -288,8 +267,3 @@ def test_too_many_without_a_verdict_end_the_run_with_the_reasons() -> None:
     ):
         measuring.check(share, 0.05, "step 3")
     assert unjudged_share(silent) is None
-
-
-def test_two_signals_of_one_name_are_still_refused() -> None:
-    with pytest.raises(ConfigError, match="measured twice"):
-        asyncio.run(measure_all(said("x"), [usage.measure, usage.measure]))
