@@ -16,12 +16,13 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vtcli.data.importers import sources, tars, text_rows, unpacking
+from vtcli.data.importers import pages, sources, tars, text_rows, unpacking
 from vtcli.data.importers.problems import RowProblem
 from vtcli.data.importers.unpacking import ALLOWED_BYTES, MAX_RATIO
 from vtcli.errors import InputError
@@ -64,6 +65,33 @@ def forged(path: Path) -> None:
     stated = footer.replace(unpacked + varint(image.total_compressed_size), unpacked + varint(1 << 40), 1)
     path.write_bytes(data[: -8 - len(footer)] + stated + len(stated).to_bytes(4, "little") + b"PAR1")
     assert pq.ParquetFile(path).metadata.row_group(0).column(1).total_compressed_size == 1 << 40
+
+
+def modest(path: Path) -> None:
+    """A footer that states small sizes of pages that are large."""
+    column(path)
+    data, meta = path.read_bytes(), pq.ParquetFile(path).metadata
+    footer = stated = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    for size in (meta.row_group(0).column(1).total_uncompressed_size, meta.row_group(0).total_byte_size):
+        stated = stated.replace(b"\x16" + varint(size), b"\x16" + varint(1000))
+    path.write_bytes(data[: -8 - len(footer)] + stated + len(stated).to_bytes(4, "little") + b"PAR1")
+    assert pq.ParquetFile(path).metadata.row_group(0).total_byte_size == 1000
+
+
+def page(path: Path, size: int) -> None:
+    """A page of 2 MB whose header states another size."""
+    pq.write_table(pa.table({"question": [b"q" * (2 << 20)]}), path, compression="zstd", use_dictionary=False)
+    data = path.read_bytes()
+    (header,) = pages._headers(os.open(path, os.O_RDONLY), pq.ParquetFile(path).metadata.row_group(0).column(0))
+    assert data[4:6] == b"\x15\x00" and header[2] > 2 << 20  # the kind of the page, then its size
+    was = b"\x15" + varint(header[2])
+    forged = data.replace(was, (b"\x15" + varint(size)), 1)
+    start = 4 + forged[4:].index(b"\x15" + varint(size))
+    # as long as before, so that the footer's places hold: the number is written with blank digits
+    digits = varint(size)
+    while len(digits) < len(was) - 1:
+        digits = bytes([*digits[:-1], digits[-1] | 128, 0])
+    path.write_bytes(data[:start] + b"\x15" + digits + data[start + len(was) :])
 
 
 def header(name: str, size: int) -> bytes:
@@ -116,6 +144,8 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a header without an end": ("a.csv", one_line, "expected a header"),
     "pages that unpack a thousandfold": ("a.parquet", column, "a row group unpacks to"),
     "pages whose size is forged": ("a.parquet", forged, "a row group unpacks to"),
+    "pages of a modest footer": ("a.parquet", modest, "a row group unpacks to"),
+    "a page that states 2 GB": ("a.parquet", lambda path: page(path, (1 << 31) - 1), "unpacks to 2047 MB"),
     "a member before itself": ("a.tar", circle, "damaged or cut off in its member 0.txt"),
     "a sparse member": ("a.tar", sparse, "is sparse"),
     "a link as a member": ("a.tar", members(("0.txt", b"0"), ("0.png", tarfile.SYMTYPE)), "0.png is a link"),
@@ -207,6 +237,71 @@ def test_a_value_that_a_dictionary_holds_once_is_not_unpacked_for_all_its_rows(
     finally:
         tracemalloc.stop()
     assert texts < 3 * bound and rows < 3 * bound  # a batch and the next one
+
+
+def test_a_page_that_states_less_than_it_has_is_a_damaged_one(tmp_path: Path) -> None:
+    page(tmp_path / "a.parquet", 1000)
+    with pytest.raises(RowProblem, match="a page of the Parquet file is damaged"):
+        sources.open_source(str(tmp_path / "a.parquet"), "train").read(0)
+
+
+def lists(path: Path, values: pa.Array, ends: list[int], **how: Any) -> sources.ParquetRows:
+    """A file of lists of ``values``, each up to one of ``ends``."""
+    column = pa.ListArray.from_arrays(pa.array([0, *ends], pa.int32()), values)
+    pq.write_table(pa.table({"options": column}), path, compression="zstd", store_schema=False, **how)
+    return sources.ParquetRows(path)
+
+
+def test_a_list_that_names_one_text_many_times_costs_no_other_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "ALLOWED_BYTES", 4 << 20)
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000 + [1, 0], pa.int32()), ["q" * (1 << 20), "b"])
+    source = lists(tmp_path / "a.parquet", texts, [20_000, 20_001, 20_002])
+    with pytest.raises(RowProblem, match=r"row 0 of .* has more than 4 MB") as found:
+        source.read(0)
+    assert found.value.reason == "a row that is too long"
+    assert [source.read(row)["options"] for row in (1, 2)] == [["b"], ["q" * (1 << 20)]]
+    assert [row.get("options") for row in source.texts(["options"])] == [None, ["b"], ["q" * (1 << 20)]]
+
+
+def test_a_list_of_millions_that_pack_to_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "ALLOWED_BYTES", 4 << 20)
+    many = 400_000
+    prefixed = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}
+    fixed = pa.array([b"q" * 1000] * 5_000, pa.binary(1000))
+    for values, how in (
+        (pa.nulls(many, pa.int8()), {}),
+        (pa.array([7] * many), {}),
+        (pa.array([f"{'q' * 5_000}{number}" for number in range(1_000)]), prefixed),
+        (fixed, {}),
+    ):
+        with pytest.raises(InputError, match="a row group unpacks to"):
+            lists(tmp_path / "a.parquet", values, [len(values)], **how)
+
+
+def test_rows_of_one_file_are_the_same_however_its_pages_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pairs = pa.map_(pa.string(), pa.string())
+    table = pa.table(
+        {
+            "text": ["u", "u", None],
+            "map": pa.array([[("a", "x"), ("b", "x")], None, [("a", "x")]], pairs),
+            "struct": [{"list": ["q", "q"], "bytes": b"1"}, {"list": [], "bytes": None}, None],
+            "lists": [[["a"], ["b", "a"]], [], None],
+            "images": [[{"bytes": b"xx", "path": "p"}], [{"bytes": None, "path": "p"}] * 3, []],
+        }
+    )
+    ways: list[dict[str, Any]] = [
+        *({"compression": name} for name in ("none", "snappy", "gzip", "brotli", "lz4", "zstd")),
+        *({"data_page_version": "2.0", "use_dictionary": dictionary} for dictionary in (True, False)),
+        {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+        {"write_page_index": True, "write_page_checksum": True, "store_schema": False},
+    ]
+    for how in ways:
+        pq.write_table(table, path, row_group_size=2, **how)
+        source = sources.ParquetRows(path)
+        assert [source.read(row) for row in range(3)] == table.to_pylist(), how
 
 
 def test_members_of_one_row_are_read_in_linear_time(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from vtcli.benchmarks.benchmark import Benchmark, Format
+from vtcli.data.importers.sources import ParquetRows
 from vtcli.errors import InputError
 from vtcli.foreign import load_json
 
@@ -64,8 +64,8 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """The rows of a file by its ending, one after the other. Raises ``InputError`` for a file that cannot be read."""
     try:
         if path.suffix == ".parquet":
-            for batch in pq.ParquetFile(path).iter_batches(batch_size=16):
-                yield from batch.to_pylist()
+            table = ParquetRows(path)
+            yield from map(table.read, range(table.rows))
         elif path.suffix.lower() in PICTURES:
             yield {"image": path.name, "name": path.stem}
         elif path.suffix in (".tsv", ".csv"):

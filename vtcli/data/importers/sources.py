@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtcli.data.importers import hub, inspect_logs, tars, text_rows
+from vtcli.data.importers import hub, inspect_logs, pages, tars, text_rows, unpacking
 from vtcli.data.importers.problems import Place, RowProblem
-from vtcli.data.importers.unpacking import require_bounded, rows_at_once
 from vtcli.errors import InputError
 
 BATCH = 16
@@ -160,36 +159,47 @@ def _joined(path: str, parts: tuple[Source, ...]) -> Source:
 
 
 class ParquetRows:
-    """Rows of a Parquet file, a few at a time; rows that are asked for in order are decoded once."""
+    """Rows of a Parquet file, a few at a time; rows that are asked for in order are decoded once. Nothing is read whose
+    pages state more than ``unpacking`` allows."""
 
     def __init__(self, file: Path) -> None:
         self.name = str(file)
         self._file = pq.ParquetFile(file, page_checksum_verification=True)
-        names = self._file.schema_arrow.names
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        self._schema = self._file.schema_arrow
+        if twice := sorted({name for name in self._schema.names if self._schema.names.count(name) > 1}):
             raise InputError(
                 f"{file} has a column twice: {', '.join(twice)}. Which one counts it does not say: rename one."
             )
         meta = self._file.metadata
-        for group in map(meta.row_group, range(meta.num_row_groups)):
-            packed = sum(group.column(n).total_compressed_size for n in range(group.num_columns))
-            packed = min(packed, file.stat().st_size)  # the file's author states the sum
-            require_bounded(file, "a row group", packed, group.total_byte_size)
         self._starts: list[int] = np.cumsum(
             [0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))]
         ).tolist()
+        self._damaged: dict[int, int] = {}  # groups, and the first of their rows that cannot be read
+        self._chunks = [self._bounded(file, group) for group in range(meta.num_row_groups)]
+        if by_reference := {chunk.path for chunks in self._chunks for chunk in chunks if chunk.by_reference}:
+            self._file = pq.ParquetFile(file, page_checksum_verification=True, read_dictionary=[*by_reference])
         self._ahead: Iterator[pa.RecordBatch] = iter(())  # of the group
         self._group = -1
-        self._batch: list[Row] = []
+        self._batch: Sequence[Row | None] = []
         self._first = 0  # the number of the batch's first row
-        self._damaged: dict[int, int] = {}  # groups, and the first of their rows that cannot be read
+
+    def _bounded(self, file: Path, group: int) -> list[pages.Chunk]:
+        """The columns of a row group. Raises ``InputError`` for one that unpacks beyond its bound."""
+        stated = self._file.metadata.row_group(group)
+        chunks = pages.read_chunks(file, stated, self._file.schema)
+        if any(chunk.damaged for chunk in chunks):
+            self._damaged[group] = self._starts[group]
+        packed = sum(stated.column(number).total_compressed_size for number in range(stated.num_columns))
+        packed = min(packed, file.stat().st_size)  # the file's author states the sum
+        unpacking.require_bounded(file, "a row group", packed, sum(chunk.unpacked for chunk in chunks))
+        return chunks
 
     @property
     def rows(self) -> int:
         return self._starts[-1]
 
     def columns(self) -> list[str]:
-        return list(self._file.schema_arrow.names)
+        return list(self._schema.names)
 
     def place(self, row: int) -> Place:
         return Place(self.name, row)
@@ -199,31 +209,26 @@ class ParquetRows:
         if row >= self._damaged.get(group, self.rows):
             raise self._unreadable(row, group)
         if group != self._group or row < self._first:
-            self._ahead = self._file.iter_batches(self._at_once(BATCH, group), row_groups=[group])
+            self._ahead = self._file.iter_batches(_at_once(BATCH, self._chunks[group]), row_groups=[group])
             self._group, self._batch, self._first = group, [], self._starts[group]
         try:
             while row >= self._first + len(self._batch):
                 self._first += len(self._batch)
                 self._batch = []
-                self._batch = next(self._ahead).to_pylist()
+                self._batch = pages.Rows(next(self._ahead))
         except (*BROKEN, StopIteration) as error:
             self._group, self._damaged[group] = -1, self._first
             raise self._unreadable(row, group) from error
-        return self._batch[row - self._first]
+        if (found := self._batch[row - self._first]) is None:
+            place = self.place(row)
+            raise RowProblem(
+                place, "a row that is too long", f"{place} has more than {unpacking.ALLOWED_BYTES >> 20} MB."
+            )
+        return found
 
-    def _at_once(self, most: int, group: int, leaves: Sequence[str] | None = None) -> int:
-        """Rows of a group to decode together: of all its columns, or of ``leaves``."""
-        meta = self._file.metadata.row_group(group)
-        columns = (meta.column(number) for number in range(meta.num_columns))
-        named = tuple(f"{leaf}." for leaf in leaves or ())
-        return rows_at_once(
-            most,
-            sum(
-                column.total_uncompressed_size
-                for column in columns
-                if leaves is None or f"{column.path_in_schema}.".startswith(named)
-            ),
-        )
+    def _of(self, group: int, leaves: Sequence[str]) -> list[pages.Chunk]:
+        named = tuple(f"{leaf}." for leaf in leaves)
+        return [chunk for chunk in self._chunks[group] if f"{chunk.path}.".startswith(named)]
 
     def _unreadable(self, row: int, group: int) -> RowProblem:
         place = self.place(row)
@@ -235,19 +240,28 @@ class ParquetRows:
         )
 
     def texts(self, columns: Sequence[str]) -> Iterator[Row]:
-        schema = self._file.schema_arrow
+        schema = self._schema
         leaves = [leaf for name in columns if name in schema.names for leaf in _leaves(schema.field(name))]
         for group, begin in enumerate(self._starts[:-1] if leaves else ()):
             left = self._starts[group + 1] - begin
             try:
-                rows = self._at_once(TEXTS, group, leaves)
+                chunks = self._of(group, leaves)
+                if any(chunk.damaged for chunk in chunks):
+                    raise OSError
+                rows = _at_once(TEXTS, chunks)
                 for batch in self._file.iter_batches(rows, row_groups=[group], columns=leaves):
-                    found = batch.to_pylist()
-                    left -= len(found)
-                    yield from found
+                    left -= batch.num_rows
+                    yield from (row or {} for row in pages.Rows(batch))
             except BROKEN:
                 pass
             yield from ({} for _ in range(left))
+
+
+def _at_once(most: int, chunks: Sequence[pages.Chunk]) -> int:
+    """Rows to decode together, at most ``most``."""
+    while most > 1 and sum(chunk.most(most) for chunk in chunks) > unpacking.ALLOWED_BYTES:
+        most //= 2
+    return most
 
 
 def _leaves(field: pa.Field) -> Iterator[str]:

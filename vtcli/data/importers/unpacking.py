@@ -58,16 +58,6 @@ def unpack_gzip(file: Path, target: Path) -> None:
         raise InputError(f"{file} is not packed by gzip, or it is damaged or cut off ({error}).") from error
 
 
-def rows_at_once(most: int, unpacked: int) -> int:
-    """The number of rows, at most ``most``, of columns of ``unpacked`` bytes that are decoded together. A value that a
-    dictionary holds once can be the value of every row.
-
-    >>> rows_at_once(16, 1000), rows_at_once(16, 100 << 20), rows_at_once(16, 1 << 30)
-    (16, 2, 1)
-    """
-    return max(1, min(most, ALLOWED_BYTES // max(1, unpacked)))
-
-
 def require_bounded(file: Path, part: str, packed: int, unpacked: int) -> None:
     """Raises ``InputError`` for a part of a file, such as a row group of Parquet, that unpacks beyond its bound."""
     if unpacked > (most := most_bytes(packed)):
