@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -18,10 +20,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from vtcli.data.generators import canvas
 from vtcli.data.importers import pages, sources, tars, text_rows, unpacking
 from vtcli.data.importers.problems import RowProblem
 from vtcli.data.importers.unpacking import ALLOWED_BYTES, MAX_RATIO
@@ -346,6 +351,126 @@ def test_rows_that_pack_well_are_read(tmp_path: Path) -> None:
     assert len(text) > MAX_RATIO * (tmp_path / "a.jsonl.gz").stat().st_size
     source = sources.open_source(str(tmp_path / "a.jsonl.gz"), "train")
     assert (source.rows, source.read(99_999)) == (100_000, ROW)
+
+
+def archive(*listed: tuple[str, bytes, bytes], mode: Any = "w") -> Callable[[Path], None]:
+    """A tar file of members of a name, a kind and bytes."""
+
+    def make(path: Path) -> None:
+        with tarfile.open(path, mode) as tar:
+            for name, kind, data in listed:
+                info = tarfile.TarInfo(name)
+                info.type, info.linkname, info.size = kind, "0.txt", len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+    return make
+
+
+def zipped(*listed: tuple[str, int]) -> Callable[[Path], None]:
+    """A zip file of members of a name and so many megabytes."""
+
+    def make(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for name, blocks in listed:
+                with packed.open(name, "w") as member:
+                    for _ in range(blocks):
+                        member.write(BLOCK)
+
+    return make
+
+
+def of_bytes(data: bytes) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.write_bytes(data)
+
+    return make
+
+
+def stream(packer: Any) -> Callable[[Path], None]:
+    return lambda path: of_bytes(packer.compress(json.dumps(ROW).encode() + b"\n" + BLOCK * 5))(path)
+
+
+def long_name(path: Path) -> None:
+    """A packed tar file whose first header states a name of 64 MB."""
+    info = tarfile.TarInfo("long")
+    info.type, info.size = tarfile.XHDTYPE, 64 << 20
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + BLOCK * 64))
+
+
+HUB: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "pictures that unpack a thousandfold": (
+        "train.zip",
+        zipped(*((f"{i}.png", 1) for i in range(5))),
+        "more than 4 MB",
+    ),
+    "a member above its folder": ("train.zip", zipped(("0.png", 1), ("/etc/1.png", 1)), "leads out of its folder"),
+    "rows that unpack a thousandfold": ("train.jsonl.gz", stream(gzip), "unpacks to more than 4 MB"),
+    "the same by xz": ("train.jsonl.xz", stream(lzma), "unpacks to more than 4 MB"),
+    "the same by bzip2": ("train.jsonl.bz2", stream(bz2), "unpacks to more than 4 MB"),
+    "a packing without a size": (
+        "train.jsonl.zst",
+        lambda p: p.write_bytes(b"\x28\xb5\x2f\xfd" + b"0" * 9) and None,
+        "zstd",
+    ),
+    "a cut file": ("train.jsonl.gz", lambda p: p.write_bytes(gzip.compress(b"{}\n" * 999)[:-9]) and None, "cut off"),
+    "a link": ("train.tar", archive(("0.txt", b"0", b"x"), ("1.txt", tarfile.SYMTYPE, b"")), "1.txt is a link"),
+    "a device": ("train.tar", archive(("0.txt", b"0", b"x"), ("1.txt", tarfile.CHRTYPE, b"")), "special file"),
+    "a path from the root": ("train.tar", archive(("0.txt", b"0", b"x"), ("/etc/1.txt", b"0", b"")), "leads out"),
+    "a packed member": ("train.tar", archive(("0.json.gz", b"0", gzip.compress(b"{}"))), "packed once more"),
+    "a name of 64 MB": ("train.tar.gz", long_name, "a header in it states 64 MB"),
+}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which `datasets` works."""
+    folder = tmp_path / "cache"
+    for name in ("HF_DATASETS_CACHE", "DOWNLOADED_DATASETS_PATH", "EXTRACTED_DATASETS_PATH"):
+        monkeypatch.setattr(datasets.config, name, str(folder / name))
+    return folder
+
+
+def test_archives_of_a_set_are_bounded_before_they_are_unpacked(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "ALLOWED_BYTES", 4 << 20)
+    wrong: dict[str, str] = {}
+    for number, (what, (name, make, said)) in enumerate(HUB.items()):
+        path = tmp_path / str(number) / name
+        path.parent.mkdir()
+        make(path)
+        try:
+            wrong[what] = f"{sources.open_source(f'hub:{path.parent}', 'train').rows} rows"
+        except InputError as error:
+            if said not in str(error) or str(path) not in str(error):
+                wrong[what] = str(error)
+        shutil.rmtree(path.parent)
+    assert not wrong
+    assert not [file for file in (cache / "EXTRACTED_DATASETS_PATH").rglob("*") if file.is_file()]
+
+
+def test_archives_of_a_set_are_read(tmp_path: Path, cache: Path) -> None:
+    rows = [{"question": "q?", "answer": str(number)} for number in range(3)]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    members = [(f"{number}.json", b"0", json.dumps(row).encode()) for number, row in enumerate(rows)]
+    for name, data in (("train.jsonl.gz", gzip.compress(text)), ("train.jsonl.xz", lzma.compress(text))):
+        (tmp_path / name[-2:]).mkdir()
+        (tmp_path / name[-2:] / name).write_bytes(data)
+        source = sources.open_source(f"hub:{tmp_path}/{name[-2:]}", "train")
+        assert [source.read(row) for row in range(source.rows)] == rows
+    (tmp_path / "tar").mkdir()
+    archive(*members)(tmp_path / "tar" / "train.tar")
+    source = sources.open_source(f"hub:{tmp_path}/tar", "train")
+    assert [source.read(row)["json"] for row in range(source.rows)] == rows
+    (tmp_path / "zip").mkdir()
+    named = [{"file_name": f"{number}.png"} | row for number, row in enumerate(rows)]
+    with zipfile.ZipFile(tmp_path / "zip" / "train.zip", "w") as packed:
+        for row in named:
+            packed.writestr(row["file_name"], canvas.png(np.full((20, 30, 3), 90, np.uint8)))
+        packed.writestr("metadata.jsonl", "\n".join(map(json.dumps, named)))
+    source = sources.open_source(f"hub:{tmp_path}/zip", "train")
+    assert [source.read(row)["answer"] for row in range(source.rows)] == ["0", "1", "2"]
+    assert cache.is_dir()
 
 
 def test_the_command_ends_with_one_error_and_code_2(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Sets that the library `datasets` reads: folders of ``save_to_disk``, and names of the Hugging Face hub.
 
-``hub:OWNER/NAME`` or ``hub:OWNER/NAME:CONFIG`` is loaded through the library's cache; ``stream:OWNER/NAME`` is read
-while it is downloaded, from its first row on. Either takes a local folder as well. Images are not decoded: their
-bytes are taken as they were stored.
+``hub:OWNER/NAME`` or ``hub:OWNER/NAME:CONFIG`` is loaded through the library's cache, its archives within the bounds
+of ``hub_archives``; ``stream:OWNER/NAME`` is read while it is downloaded, from its first row on, and unpacks nothing to
+a disk. Either takes a local folder as well. Images are not decoded: their bytes are taken as they were stored.
 """
 
 from __future__ import annotations
@@ -58,9 +58,12 @@ def open_set(path: str, split: str) -> HubRows:
     try:
         if not scheme:
             found: Any = datasets.load_from_disk(named)
+        elif scheme == "stream":
+            found = datasets.load_dataset(set_name, config or None, streaming=True)
         else:
-            options: Any = {"name": config or None, "streaming": scheme == "stream"}
-            found = datasets.load_dataset(set_name, **options)
+            found = _loaded(set_name, config or None)
+    except InputError:
+        raise
     except Exception as error:  # the library raises a dozen kinds, its own and those of HTTP, files and Arrow
         raise InputError(
             f"{path} cannot be loaded by the library datasets ({type(error).__name__}: {str(error)[:300]}). Give a "
@@ -76,6 +79,23 @@ def open_set(path: str, split: str) -> HubRows:
             )
         found = found[chosen]
     return StreamRows(path, found) if scheme == "stream" else TableRows(path, found)
+
+
+def _loaded(name: str, config: str | None) -> Any:
+    """As ``datasets.load_dataset``, with a bound on what archives unpack to."""
+    import datasets
+
+    from vtcli.data.importers.hub_archives import BoundedDownloads
+
+    builder = datasets.load_dataset_builder(name, config)
+    downloads = BoundedDownloads(
+        dataset_name=builder.dataset_name,
+        data_dir=builder.config.data_dir,
+        download_config=datasets.DownloadConfig(use_etag=False),  # as the library has it for files of a set
+        base_path=builder.base_path,
+    )
+    builder.download_and_prepare(dl_manager=downloads)
+    return builder.as_dataset()
 
 
 class TableRows:
