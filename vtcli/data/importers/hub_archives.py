@@ -69,7 +69,7 @@ def require_bounded(file: Path, held: bool = False) -> None:
 
     Raises:
         InputError: an archive of more than ``MAX_MEMBERS`` files or ``most_bytes`` of its size, with a link or a
-            special file or a path that leads out of it, or damaged, or packed in a way whose size nobody states.
+            special file or a path that leads out of it, or damaged, or packed in a way that states no size.
     """
     if not file.is_file():
         return

@@ -1,4 +1,4 @@
-"""What the pages of a Parquet file unpack to, by the headers of the pages themselves.
+"""Sizes of the pages of a Parquet file, by the headers of the pages themselves.
 
 A footer states sizes as its author likes. The headers are what a reader allocates by, and a page whose content has
 another size than its header states is refused when it is unpacked, so their sums are bounds that hold.
@@ -35,7 +35,7 @@ _PREFIXED = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ColumnChunk:
     """One column of one row group."""
 
     path: str
@@ -60,13 +60,13 @@ class Chunk:
         return min(self.unpacked, pages) + rows * self.shared
 
 
-def read_chunks(file: Path, group: pq.RowGroupMetaData, schema: pq.ParquetSchema) -> list[Chunk]:
+def read_chunks(file: Path, group: pq.RowGroupMetaData, schema: pq.ParquetSchema) -> list[ColumnChunk]:
     """Returns the columns of a row group. Reads the headers of pages alone."""
     with file.open("rb") as opened:
         return [_chunk(opened.fileno(), group.column(n), schema.column(n)) for n in range(group.num_columns)]
 
 
-def _chunk(file: int, column: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema) -> Chunk:
+def _chunk(file: int, column: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema) -> ColumnChunk:
     sizes: list[int] = []  # of pages of values
     counts: list[int] = []
     dictionary = 0
@@ -88,7 +88,7 @@ def _chunk(file: int, column: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema) -> 
     if lists:
         width = unpacked if prefixed else min(dictionary, leaf.length or 0)
         unpacked += sum(counts) * (VALUE_BYTES + width)
-    return Chunk(
+    return ColumnChunk(
         path=column.path_in_schema,
         unpacked=unpacked,
         page=max(sizes, default=0),
@@ -101,7 +101,7 @@ def _chunk(file: int, column: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema) -> 
 
 
 def _headers(file: int, column: pq.ColumnChunkMetaData) -> Iterator[dict[int, Any]]:
-    """Yields the headers of the pages that a reader comes to: up to the number of values that the footer states."""
+    """Yields the headers of the pages that a reader comes to, up to the number of values that the footer states."""
     at = column.data_page_offset
     if column.dictionary_page_offset and 0 < column.dictionary_page_offset < at:
         at = column.dictionary_page_offset
@@ -117,7 +117,7 @@ def _headers(file: int, column: pq.ColumnChunkMetaData) -> Iterator[dict[int, An
 
 
 def _values(header: dict[int, Any]) -> int | None:
-    """The number of values of a page; None for one that holds none, such as a dictionary."""
+    """The number of values of a page; None for a page without values, such as a dictionary."""
     if (field := _OF_VALUES.get(header[1])) is None:
         return None
     facts = header.get(field)
@@ -203,7 +203,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return number | data[at] << shift, at + 1
 
 
-class Rows(Sequence[Mapping[str, Any] | None]):
+class BatchRows(Sequence[Mapping[str, Any] | None]):
     """Rows of a batch; None for one of more than ``ALLOWED_BYTES``. They are made one by one where together, each with
     its own copy of what a dictionary holds once, they have more."""
 

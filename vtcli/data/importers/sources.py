@@ -183,8 +183,8 @@ class ParquetRows:
         self._batch: Sequence[Row | None] = []
         self._first = 0  # the number of the batch's first row
 
-    def _bounded(self, file: Path, group: int) -> list[pages.Chunk]:
-        """The columns of a row group. Raises ``InputError`` for one that unpacks beyond its bound."""
+    def _bounded(self, file: Path, group: int) -> list[pages.ColumnChunk]:
+        """The columns of a row group. Raises ``InputError`` for a group that unpacks beyond its bound."""
         stated = self._file.metadata.row_group(group)
         chunks = pages.read_chunks(file, stated, self._file.schema)
         if any(chunk.damaged for chunk in chunks):
@@ -215,7 +215,7 @@ class ParquetRows:
             while row >= self._first + len(self._batch):
                 self._first += len(self._batch)
                 self._batch = []
-                self._batch = pages.Rows(next(self._ahead))
+                self._batch = pages.BatchRows(next(self._ahead))
         except (*BROKEN, StopIteration) as error:
             self._group, self._damaged[group] = -1, self._first
             raise self._unreadable(row, group) from error
@@ -226,7 +226,7 @@ class ParquetRows:
             )
         return found
 
-    def _of(self, group: int, leaves: Sequence[str]) -> list[pages.Chunk]:
+    def _of(self, group: int, leaves: Sequence[str]) -> list[pages.ColumnChunk]:
         named = tuple(f"{leaf}." for leaf in leaves)
         return [chunk for chunk in self._chunks[group] if f"{chunk.path}.".startswith(named)]
 
@@ -251,13 +251,13 @@ class ParquetRows:
                 rows = _at_once(TEXTS, chunks)
                 for batch in self._file.iter_batches(rows, row_groups=[group], columns=leaves):
                     left -= batch.num_rows
-                    yield from (row or {} for row in pages.Rows(batch))
+                    yield from (row or {} for row in pages.BatchRows(batch))
             except BROKEN:
                 pass
             yield from ({} for _ in range(left))
 
 
-def _at_once(most: int, chunks: Sequence[pages.Chunk]) -> int:
+def _at_once(most: int, chunks: Sequence[pages.ColumnChunk]) -> int:
     """Rows to decode together, at most ``most``."""
     while most > 1 and sum(chunk.most(most) for chunk in chunks) > unpacking.ALLOWED_BYTES:
         most //= 2
