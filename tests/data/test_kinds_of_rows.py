@@ -14,6 +14,8 @@ from PIL import Image
 from vtcli.data.generators.item import Item
 from vtcli.data.importers.problems import RowProblem
 from vtcli.data.importers.rows import generate
+from vtcli.schema import Sample
+from vtcli.signals import rules
 
 BOX = (35, 5, 58, 20)  # of the stored pixels, 100 x 60
 UPRIGHT = {1: (35, 5, 58, 20), 2: (42, 5, 65, 20), 3: (42, 40, 65, 55), 4: (35, 40, 58, 55)} | {
@@ -85,6 +87,17 @@ def pair(item: Item) -> tuple[str, str]:
     return item.question, item.answer
 
 
+def pays(*replies: str) -> Callable[[Item], list[float]]:
+    """What a row's rule gives to each of some replies."""
+
+    def scores(item: Item) -> list[float]:
+        truth = {"rule": item.truth["rule"], **item.truth}
+        sample = Sample("s", "own", "answer", "train", item.question, item.answer, (), (), truth)
+        return [rules.score(sample, reply)[0] for reply in replies]
+
+    return scores
+
+
 def several(image: int) -> dict[str, Any]:
     """Two pictures, and a box that says of which it is."""
     box = {"label": "x", "box": [1, 1, 9, 9], "image": image}
@@ -95,6 +108,7 @@ STORED, KEY = {"box_exif": "stored"}, {"options": "options"}
 EXIF, SHAPE = "boxes of a picture with an EXIF orientation", "a resized image of another shape"
 SEVERAL, DEAD = "boxes, and several images", "an answer that is wrong under its own rule"
 MAYBE, NONE = "an answer that may be an index", "options without the answer"
+ABSENT = "an answer without its options"
 SIZES = {"box_space": "resized", "box_size": "size"}
 INDEX = {"options": "options", "answer_is": "index"}
 GREETED = (("human", "Hello, can you help me?"), ("gpt", "Of course."))
@@ -174,7 +188,54 @@ CASES: dict[str, Case] = {
         options("2", "1", "2", "3"), options("2", "a", "b", "c"), right="B", mapping={**INDEX, "answer_is": "text"}
     ),
     "a letter by the key": case(options("B", "x", "y"), right="B", mapping={**INDEX, "answer_is": "letter"}),
+    "an index, and no options": case(options("2"), right=ABSENT, mapping=INDEX),
+    "an index, and options of null": case({"answer": "1", "options": [None, None]}, right=ABSENT, mapping=INDEX),
+    "an index in a set of them, and no options": case(
+        options("2"), options("2", "krill", "fish", "whale"), right=ABSENT, mapping=KEY
+    ),
+    "a letter, and no options": case(options("(B)"), right=ABSENT, mapping={**INDEX, "answer_is": "letter"}),
+    "a text, and no options": case(options("red"), right="red", mapping=INDEX),
+    "a number, and no options": case(options("2"), right="2", mapping={**INDEX, "answer_is": "text"}),
+    "an open question among texts": case(options("2"), options("red", "red", "blue"), right="2", mapping=KEY),
+    "an index of an empty option": case(options("1", "red", "", "blue"), right="an empty option", mapping=INDEX),
+    "an index beside an empty option": case(options("2", "red", "", "blue"), right="C", mapping=INDEX),
+    "options in the picture": case(options("2", "", "", ""), right="C", mapping=INDEX),
+    "an index of one of two equal options": case(options("1", "red", "red", "blue"), right="B", mapping=INDEX),
+    "an index beside two equal options": case(options("2", "red", "red", "blue"), right="C", mapping=INDEX),
+    "a letter of one of two equal options": case(options("B", "red", "red", "blue"), right="B", mapping=KEY),
+    "a text of two equal options": case(
+        options("red", "red", "red ", "blue"), right="an answer that is several options", mapping=KEY
+    ),
+    "a number of two equal options": case(
+        options("2", "1", "2", "2"), right="an answer that is several options", mapping=KEY
+    ),
+    "a text beside two equal options": case(options("blue", "red", "red", "blue"), right="C", mapping=KEY),
     # 27: an answer is right under its own rule
+    **{
+        f"{answer} under {rule}": case({"answer": answer, "rule": rule}, right=right, of=pays(*replies))
+        for rule, answer, replies, right in (
+            ("integer", "five", ("five", "5", "6"), [1, 1, 0]),
+            ("integer", "1,200", ("1200", "1,200", "1", "200"), [1, 1, 0, 0]),
+            ("vsi", "2.5 m", ("2.5", "2.5 meters", "25"), [1, 1, 0]),
+            ("yes_no", "No", ("no", "No.", "yes"), [1, 1, 0]),
+            ("true_false", "true", ("True", "false"), [1, 0]),
+            ("letter_set", "A, C", ("C, A", "A", "A, B, C"), [1, 0, 0]),
+            ("mmmu", "3.5", ("3.5", "35"), [1, 0]),
+            ("vlmblind", "4", ("4", "four", "5"), [1, 1, 0]),
+        )
+    },
+    **{
+        f"{answer} is dead under {rule}": case({"answer": answer, "rule": rule}, right=DEAD)
+        for rule, answers in {
+            "yes_no": ("True", "perhaps", "1"),
+            "true_false": ("No", "yes", "1"),
+            "integer": ("True", "3:00", "(1, 2)"),
+            "vsi": ("many", "red"),
+            "letter_set": ("red", "five"),
+            "pope": ("True", "maybe"),
+        }.items()
+        for answer in answers
+    },
     "an integer in words": case({"answer": "many", "rule": "integer"}, right=DEAD),
     "yes for true": case({"answer": "perhaps", "rule": "yes_no"}, right=DEAD),
     "an integer": case({"answer": "5", "rule": "integer"}, right="5"),

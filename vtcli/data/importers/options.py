@@ -100,6 +100,13 @@ def _index(answer: str, count: int) -> str:
     return letter(int(text)) if text.isascii() and text.isdigit() and int(text[:4]) < count and len(text) < 4 else ""
 
 
+def _names_an_option(answer: str, answer_is: str | None, indices: Callable[[], int]) -> bool:
+    """True for an answer of a row without options that is an index or a letter by the set's convention."""
+    if answer_is == "letter":
+        return re.fullmatch(r"\(?[A-Z][).:]?", answer.strip()) is not None
+    return answer_is != "text" and _index(answer, MAX_OPTIONS) != "" and (answer_is == "index" or indices() > 0)
+
+
 def of_row(
     held: Any,
     question: str,
@@ -113,8 +120,8 @@ def of_row(
     an answer that may be a text or an index is neither.
 
     Raises:
-        RowProblem: options of no known form, more than there are letters, none that is the answer, or an answer that
-            two conventions read in two ways.
+        RowProblem: options of no known form, more than there are letters, none or several that are the answer, or an
+            answer that two conventions read in two ways.
     """
     given = texts_of(held)
     if given is None:
@@ -124,6 +131,9 @@ def of_row(
         said = f"{place} has {len(given)} options; there are letters for {MAX_OPTIONS}."
         raise RowProblem(place, "too many options", said)
     if not given:
+        if _names_an_option(answer, answer_is, indices):
+            said = f"{place} has no options, and its answer {answer!r} names one of them."
+            raise RowProblem(place, "an answer without its options", said)
         return question, "", []
     bare, right = read(given, answer)
     by_index = _index(answer, len(given))
@@ -137,6 +147,11 @@ def of_row(
             "rows of the set fit as indices alone. Say it with mapping.answer_is: index, text or letter."
         )
         raise RowProblem(place, "an answer that may be an index", said)
+    if answer_is not in ("index", "letter") and bare.count(text := answer.strip()) > 1:
+        said = f"{place}: {bare.count(text)} of its options are {text!r}, which is the answer: all of them are right."
+        raise RowProblem(place, "an answer that is several options", said)
+    if right and not bare[ord(right) - 65] and any(bare):
+        raise RowProblem(place, "an empty option", f"{place}: its options are {given}, and the answer is an empty one.")
     if not right:
         hint = " An index, from 0 on, is mapping.answer_is: index." if by_index and answer_is is None else ""
         said = f"{place}: its options are {given}; none is the answer {answer!r}.{hint}"
