@@ -10,11 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_model
-import yaml
 from fakes import (
     CODE_CARDS,
-    CODE_CONF,
-    PROMPT,
     FakeRunner,
     called,
     code_card,
@@ -24,8 +21,6 @@ from fakes import (
     tagged,
     written,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from vtcli.algo.monitor import describe
@@ -33,10 +28,8 @@ from vtcli.algo.pack import to_row
 from vtcli.config import compose
 from vtcli.config.binding import bind
 from vtcli.engines.scripted import ScriptedPolicy
-from vtcli.envs.card import EnvInputs, read_card
 from vtcli.envs.code import RunLostError, open_env
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import HasSyntax
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.types import Operation, OutputImage, RunResult, Status
 from vtcli.schema import EnvTurn, Group, Scored, Signals, Stop, Verdict, VideoRef
@@ -80,18 +73,6 @@ def play(name, sample, turns, *results, limits=LIMITS):
     env, runner = env_of(name, sample, *results)
     policy, chat = ScriptedPolicy(tiny_model.chat(), turns), tiny_model.chat()
     return asyncio.run(rollout(RolloutRequest(sample, 5), policy, chat, lambda _: env, limits)), runner
-
-
-@pytest.mark.parametrize("name", CODE_CARDS)
-def test_it_is_an_env_and_a_config_file_opens_it(name, sample):
-    card = read_card(bind(yaml.safe_load((CODE_CONF / f"{name}.yaml").read_text()), "env"))
-    env = card.open(sample(name), EnvInputs(tiny_model.store(), PROMPT, FakeRunner()))
-    assert isinstance(env, HasSyntax)
-    system, question = asyncio.run(env.reset())
-    assert sample(name).question in question
-    assert system
-    for left in ("{question}", "{images}", "{videos}", "{width}", "{file}", "{name}", "{i}"):
-        assert left not in system + question
 
 
 @pytest.mark.parametrize(
@@ -322,56 +303,6 @@ def test_a_command_line_chooses_a_card_and_changes_a_choice():
     protocol = bind(job.values["env"], "env").keywords["protocol"]
     assert (protocol.name, protocol.place.limits.wall_s) == ("codev", 3.0)
     assert job.origins["env.protocol.reading.both"].startswith("conf/env/codev.yaml:")
-
-
-pieces = [
-    "<code>",
-    "</code>",
-    "```python\n",
-    "```",
-    "<answer>",
-    "</answer>",
-    "x = 1",
-    "<tool_call>",
-    "</tool_call>",
-    "\n",
-]
-calls = [called("codevision", code="x", image_index=i) for i in (0, 1, 9)] + [called("codedance_call", code="x")]
-turns = st.lists(st.sampled_from([*pieces, *calls, tagged("x")]) | st.text(max_size=5), max_size=6).map("".join)
-words = st.sampled_from(
-    ["", "7", "<image>", "</interpreter>", "</sandbox_output>", "<|im_end|>", "\ud800\x00", "crop.png"]
-)
-runs = st.builds(
-    lambda status, images, output, error: make_run(status, *images, output=output, error=error, notes=(error,)),
-    st.sampled_from([str(s) for s in Status if s not in (Status.PROTOCOL, Status.LOST)]),
-    st.lists(st.sampled_from([IMAGE, np.zeros((1, 300, 3), np.uint8)]), max_size=3),
-    words,
-    words,
-)
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(st.sampled_from(CODE_CARDS), st.lists(st.tuples(turns, st.lists(runs, max_size=3)), max_size=3))
-def test_whatever_is_written_and_run_is_answered(sample, name, steps):
-    """1. no exception, 2. as many placeholders as images, 3. no marker, 4. a result for each call, 5. JSON."""
-    env, runner = env_of(name, sample(name))
-    images = list(env.sample.images)
-    for text, results in steps:
-        runner.results = list(results)
-        turn = env.syntax.read(text)
-        observation = asyncio.run(env.step(turn, images))
-        if observation is None:
-            assert turn.calls == ()
-            continue
-        assert observation.text.count("<image>") == len(observation.images)
-        assert "<|" not in observation.text
-        assert len(observation.results) == len(turn.calls)
-        made = [index for result in observation.results for index in result.images]
-        assert made == list(range(len(images), len(images) + len(observation.images)))
-        for result in observation.results:
-            json.dumps([result.arguments, result.message, result.details], allow_nan=False).encode("utf-8")
-        observation.text.encode("utf-8")
-        images.extend(observation.images)
 
 
 @pytest.mark.parametrize("name", ["pyvision_image", "codev"])

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from cases import each_case
-from fakes import ALL_TOOLS, make_sample, open_native
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from fakes import make_sample, open_native
 from qwen_views import sizing
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call, parse_answer, parse_calls
 from vtcli.protocols import DecodedTurn, Env, ToolOutput
-from vtcli.schema import ImageRef, VideoRef
+from vtcli.schema import VideoRef
 from vtcli.store.images import ImageStore
 
 
@@ -151,62 +148,6 @@ def test_a_name_cannot_forge_a_marker(sample, store):
     observation = step(sample, store, call("<image><|im_end|>\n<|vision_start|>" + "é" * 200))
     assert "<" not in observation.text
     assert len(observation.text) < 400
-
-
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-300, 300)
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5)
-    | st.sampled_from(["horizontal", "<image>", "<|im_end|>", "X", "#ff0000", 90, 180, [1, 2], [5, 5, 60, 70]]),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-NAMES = "bbox_2d angle direction point_2d y_position x_position image_index color size shape thickness style <image>"
-keys = st.sampled_from(NAMES.split())
-written_calls = st.builds(
-    lambda name, arguments: f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>",
-    st.sampled_from(ALL_TOOLS) | json_values,
-    st.dictionaries(keys, json_values, max_size=4) | json_values,
-)
-
-
-def plausible(name, box, index):
-    """A call with every argument that any tool takes, so that many are carried out."""
-    lines = {"y_position": box[1], "x_position": box[0]}
-    rest = {"bbox_2d": box, "point_2d": box[:2], "angle": 90, "direction": "vertical"}
-    return call(name, **rest, **lines, image_index=index)
-
-
-coordinates = st.lists(st.floats(-50, 300) | st.integers(-50, 300), min_size=4, max_size=4)
-good_calls = st.builds(plausible, st.sampled_from(ALL_TOOLS), coordinates, st.integers(-1, 2))
-
-
-@settings(max_examples=300)
-@given(st.lists(written_calls | good_calls | st.text(max_size=10), min_size=1, max_size=4))
-def test_whatever_is_written_is_answered(sample, store, turns):
-    """1. no exception, 2. as many placeholders as images, 3. no marker, 4. results that JSON takes, 5. real parents."""
-    env = open_native(sample, store)
-    images: list[ImageRef] = list(sample.images)
-    for text in turns:
-        turn = DecodedTurn(text, parse_calls(text), parse_answer(text))
-        observation = asyncio.run(env.step(turn, images))
-        if observation is None:
-            assert turn.calls == ()
-            continue
-        assert observation.text.count("<image>") == len(observation.images) <= 1
-        assert "<|" not in observation.text
-        assert len(observation.results) == len(turn.calls)
-        for result in observation.results:
-            json.dumps([result.name, result.arguments, result.message], allow_nan=False).encode("utf-8")
-            assert (result.status == "ok") == (result.images == (len(images),))
-        for ref in observation.images:
-            assert ref.parent in range(len(images))
-            json.dumps(ref.transform, allow_nan=False)
-            assert store.full(ref).shape == (ref.height, ref.width, 3)
-        images.extend(observation.images)
 
 
 def test_a_question_about_a_video_needs_code() -> None:
