@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -62,6 +63,19 @@ def checkout(commit: str) -> Iterator[Path]:
             git("worktree", "remove", "--force", str(tree))
 
 
+CONTRACTS = {
+    "families": ("family",),
+    "engines": ("policy", "learner"),
+    "runs": ("tracker",),
+    "judging": ("any_judge",),
+    "data": ("importer", "exporter"),
+}
+"""Contracts of a room that is not called like its seam."""
+
+HEAVY = re.compile(r"^(?:import|from) (?:torch|tiny_|stages|subprocess)", re.MULTILINE)
+"""In tests that take long; the others come first."""
+
+
 def room_tests(tree: Path, files: Iterable[str], first: Iterable[str] = ()) -> list[str]:
     """The tests of the rooms of some product files, those of ``first`` in front, then those that import a file."""
     modules = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in files}
@@ -69,9 +83,9 @@ def room_tests(tree: Path, files: Iterable[str], first: Iterable[str] = ()) -> l
     rooms |= {"stages" for module in modules if module.startswith("stages.")}
     tests = tree / "tests"
     found = [path for room in rooms for path in tests.rglob("test_*.py") if room in path.relative_to(tests).parts[:-1]]
-    for contract in (tests / "contracts").glob("test_*.py"):
-        if any(contract.stem.removeprefix("test_") in (room, room.removesuffix("s")) for room in rooms):
-            found.append(contract)
+    for room in rooms:
+        names = CONTRACTS.get(room, (room.removesuffix("s"),))
+        found += [path for name in names if (path := tests / "contracts" / f"test_{name}.py").is_file()]
     text = {path: path.read_text() for path in found}
     words = [part for module in modules for part in (f"{module} ", f"{module}.", f"{module}\n")]
     words += [f"from {m.rpartition('.')[0]} import {m.rpartition('.')[2]}" for m in modules]
@@ -79,7 +93,7 @@ def room_tests(tree: Path, files: Iterable[str], first: Iterable[str] = ()) -> l
     named = [tree / name for name in first if (tree / name).is_file()]
     # A stage's own tests are enough: those of all stages take minutes.
     far = {path for path in found if "stages" not in path.parts}
-    order = [*named, *sorted(near), *sorted(far - near)]
+    order = [*named, *sorted(near, key=lambda path: (bool(HEAVY.search(text[path])), path)), *sorted(far - near)]
     return list(dict.fromkeys(str(path.relative_to(tree)) for path in order))
 
 
