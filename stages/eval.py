@@ -16,7 +16,7 @@ from vtcli import judging
 from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
 from vtcli.benchmarks.samples import Part
-from vtcli.config.bounds import at_least, shares, within
+from vtcli.config.bounds import at_least
 from vtcli.config.commandline import running
 from vtcli.data.importers.trajectories import ImportedRuns
 from vtcli.engines.openai import baseline as endpoints
@@ -24,10 +24,10 @@ from vtcli.engines.openai.baseline import Baseline, OpenBaseline, without_tokens
 from vtcli.engines.openai.chat import TextChat
 from vtcli.engines.openai.ledger import Price, TokenUsage
 from vtcli.engines.openai.replies import open_replies
-from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.policies import TrainedPolicy, open_policy
 from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs import video_frames
-from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.card import read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -38,11 +38,10 @@ from vtcli.judging.separate import answers_by
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
-from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
+from vtcli.protocols import Chat, Policy, Reward, Signal, ToolTerm
 from vtcli.report import build, content, emergent, evaluated, folder, side_by_side
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
-    MAX_TEMPERATURE,
     GroupRequest,
     Limits,
     RolloutRequest,
@@ -58,13 +57,14 @@ from vtcli.runs.identity import Identity, listed
 from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.questions import DatasetQuestions
 from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
-from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
-from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with_rules
+from vtcli.session import agent
+from vtcli.session.agent import Agent
+from vtcli.signals.measuring import SignalMeter, unjudged_share, with_rules
 from vtcli.statistics.rows import make_row, summarise
 from vtcli.store import disk, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.images import ImageStore
 from vtcli.store.journal import Journal
 from vtcli.store.models import source_model
 from vtcli.store.retention import link
@@ -73,16 +73,15 @@ from vtcli.store.videos import portable
 Key = tuple[str, str]  # form and sample id
 
 
-FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
+FACTS = ("split", "tools", "policy", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
-    *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged"),
-    *("eval.device", "eval.merge", "eval.label"),
-    *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
+    *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.merge", "eval.label"),
+    *(*agent.runtime_keys("eval"), "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 TRAJECTORIES = "trajectories.jsonl"
 MEASURED = 256  # stored or imported trajectories at a time
-PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
+PROMPTS_TRIED = 8  # before a model is loaded: whether eval.agent.limits.max_tokens leaves room for an answer
 
 
 @dataclass(frozen=True)
@@ -92,13 +91,10 @@ class Config:
     rollouts of a question, the group that some papers' rewards look at."""
 
     model: str  # model artifact, Hugging Face folder or hub name; policy=endpoint: the name under which it is served
-    prompt: Mapping[str, Any]
-    signals: dict[str, Signal]
+    agent: Agent
     metrics: dict[str, Signal]  # further signals, which no reward reads
     rewards: dict[str, Reward]  # by form
     tool_term: ToolTerm  # of a trajectory in either form: the column "best tool state"
-    dtype: Literal["float32", "bfloat16"]  # of the policy's arithmetic
-    env: BoundCard  # conf/env
     data: str | None = None  # dataset artifact; None: benchmarks
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, in place of data
     benchmarks_in: str | None = None  # folder with local copies of their files
@@ -113,29 +109,15 @@ class Config:
     forms: tuple[str, ...] = ("answer", "tool")
     max_samples: int | None = None  # of each form, evenly spread over the split
     samples_per_question: int = 1
-    temperature: float = 0.0  # greedy
-    top_k: int = 0  # the rest of the sampling, see ``Sampling``
-    top_p: float = 1.0
-    min_p: float = 0.0
-    spans: tuple[TemperatureSpan, ...] = ()
     tools: Literal["offered", "none"] = "offered"
     frames: int | str | None = None  # 32 or 1fps of each video as images in its place; None: the environment's way
     policy: Literal["model", "oracle", "endpoint", "imported"] = "model"
     endpoint: Baseline = field(default_factory=Baseline)  # of policy=endpoint
     imported: ImportedRuns = field(default_factory=ImportedRuns)  # of policy=imported: trajectories of others
     shown: int | None = None  # a seeded sample of the trajectories, to browse in the report; None: all of them
-    judge: OpenJudge | None = None  # conf/judge; None: the oracle
-    max_unjudged: float = 0.05  # a larger share of asked trajectories without a judge's verdict ends the run
-    max_broken: float = 0.5  # a larger share of broken rollouts ends the run; below it they are left out of all means
     concurrency: int = 64  # rollouts at a time; finished ones survive a kill
-    device: str | None = None  # torch's name of where engine=hf computes; null: a GPU where there is one
     seed: int = 0
     bad_rows: Literal["error", "skip"] = "error"
-    sandbox: PoolConfig = field(default_factory=PoolConfig)
-    limits: Limits = field(default_factory=Limits)
-    engine: Engine = field(default_factory=Engine)
-    images: ImageLimits = field(default_factory=ImageLimits)
-    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     probe: CausalProbe | None = None  # conf/probe: continuations of some trajectories with another picture
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -144,11 +126,9 @@ class Config:
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
         at_least(1, self, "max_samples", "samples_per_question", "concurrency")
         at_least(0, self, "shown")
-        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
-        shares(self, "max_broken", "max_unjudged")
         require_shards(self.shard, self.merge, self.policy)
-        card = read_card(self.env)
-        video_frames.require(self.frames, card, self.limits.max_images, offered=self.tools == "offered")
+        card = read_card(self.agent.env)
+        video_frames.require(self.frames, card, self.agent.limits.max_images, offered=self.tools == "offered")
         if self.policy == "oracle":
             _ = card.spoken  # or it is refused here
         if self.policy == "endpoint":
@@ -158,9 +138,13 @@ class Config:
             drawing = self.drawing(task)
             count, sampling = drawing.count, drawing.sampling
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
-                raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
+                raise ConfigError(
+                    "eval.samples_per_question > 1 needs eval.agent.sampling.temperature > 0 and eval.policy=model"
+                )
             if self.probe and self.probe.continuations > 1 and sampling.temperature == 0:
-                raise ConfigError("probe.continuations > 1 needs eval.temperature > 0: greedy ones are all the same")
+                raise ConfigError(
+                    "probe.continuations > 1 needs eval.agent.sampling.temperature > 0: greedy ones are all the same"
+                )
         if self.probe:
             self.probe.require(self.policy, self.tools, self.forms)
 
@@ -178,8 +162,7 @@ class Config:
     def drawing(self, task: str | None) -> Drawing:
         """Rollouts of each question of a task and how they are sampled; what its benchmark leaves open is eval's."""
         own = generation_of(task, self.benchmark, self.generation)
-        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
-        return Drawing(self.samples_per_question, sampling).of(own)
+        return Drawing(self.samples_per_question, self.agent.sampling).of(own)
 
 
 def run(config: Config) -> Artifact:
@@ -210,12 +193,12 @@ def run(config: Config) -> Artifact:
             if not config.shard:
                 _print_again(config, stage.reused, parents)
             return stage.reused
-        family = open_family(source.path, config.families) if source else None
-        sizing = family.sizing(config.images) if family else endpoints.sizing(config.images)
+        family = open_family(source.path, config.agent.families) if source else None
+        sizing = family.sizing(config.agent.images) if family else endpoints.sizing(config.agent.images)
         images, offered = ImageStore(stage.work / "images", sizing), config.tools == "offered"
         native = family is None and config.endpoint.calls == "native"
-        prompt = config.endpoint.prompt if native else config.prompt
-        worlds = Worlds(read_card(config.env), prompt, images, config.sandbox, offered=offered)
+        prompt = config.endpoint.prompt if native else config.agent.prompt
+        worlds = Worlds(read_card(config.agent.env), prompt, images, config.agent.sandbox, offered=offered)
         runs = None
         if config.policy == "imported":
             runs = _ImportedGroups.of(config.imported.read(images, stage.work, config.bad_rows), config.seed)
@@ -224,8 +207,8 @@ def run(config: Config) -> Artifact:
             _put_together(parts, stage, images)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
-        signals = with_rules((config.signals | config.metrics).values(), own_rules(config.benchmark))
-        measure = SignalMeter(signals, config.judge, images, settings.home)
+        signals = with_rules((config.agent.signals | config.metrics).values(), own_rules(config.benchmark))
+        measure = SignalMeter(signals, config.agent.judge, images, settings.home)
         with EventLoop() as loop:
             claims = Claims(images, worlds.sandbox.verify, measure)
             rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims, runs)
@@ -308,7 +291,7 @@ def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: 
     if data is not None:
         asked = DatasetQuestions(data, forms, config.split, config.max_samples, config.bad_rows)
     found = asked.load(images, Part(*shards.numbers(config.shard, "eval.shard")))
-    shown = video_frames.shown(found, config.frames, images, config.limits.max_images, whole=not config.shard)
+    shown = video_frames.shown(found, config.frames, images, config.agent.limits.max_images, whole=not config.shard)
     samples = {(sample.form, sample.id): worlds.offer(sample) for sample in shown}
     if not samples:
         fewer = f" for shard {config.shard}: make fewer" if config.shard else ""
@@ -398,12 +381,12 @@ class _Rollouts:
                 await self.worlds.start()
                 if left:
                     few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
-                    await require_room(few, self.chat, self.worlds, config.limits, "eval.limits.max_tokens")
+                    await require_room(few, self.chat, self.worlds, config.agent.limits, "eval.agent.limits.max_tokens")
                 await self.measure.start()
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
             if left:
                 price = config.endpoint.price if config.policy == "endpoint" else None
-                print_line(f"eval: {outlook(groups, len(left), config.limits, price)}")
+                print_line(f"eval: {outlook(groups, len(left), config.agent.limits, price)}")
             for begin in range(0, len(unjudged), MEASURED):
                 some = unjudged[begin : begin + MEASURED]
                 for trajectory, signals in zip(some, await self.measure(some), strict=True):
@@ -438,8 +421,8 @@ class _Rollouts:
             await self._draw("probe", replace(stream, measure=self.measure.answers, claims=None), left, probe.keep)
             whole = [row.trajectory for row in probe.rows]
             broken = [t for t in whole if t.stop is Stop.BROKEN]
-            refuse_broken(len(broken) / len(whole), config.max_broken, broken, "eval", f"eval, its probe ({path})")
-            self.measure.check(probe.unjudged, config.max_unjudged, "eval, its probe")
+            refuse_broken(len(broken) / len(whole), config.agent.max_broken, broken, f"eval, its probe ({path})")
+            self.measure.check(probe.unjudged, config.agent.max_unjudged, "eval, its probe")
         return probe
 
     @asynccontextmanager
@@ -457,18 +440,18 @@ class _Rollouts:
         elif config.policy == "oracle":
             policy = OraclePolicy(chat, self.images, config.seed, card, asked)
         else:
-            place = Placement(config.dtype, config.device, config.images)
+            place = config.agent.placement
             policy = opened = await compute(
-                lambda: open_policy(config.engine, family, self.images.view, config.limits, place)
+                lambda: open_policy(config.agent.engine, family, self.images.view, config.agent.limits, place)
             )
         clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
-        places = None if room is None else Admission(room, config.limits.max_tokens)
+        places = None if room is None else Admission(room, config.agent.limits.max_tokens)
         try:
             yield Stream(
                 policy,
                 chat,
                 open_env=self.worlds,
-                limits=config.limits,
+                limits=config.agent.limits,
                 measure=self._measure_texts if other else self.measure,
                 clock=clock,
                 claims=self.claims,
@@ -539,15 +522,15 @@ class _Results:
 def _check(found: Sequence[Scored], config: Config, stage: StageRun, measure: SignalMeter) -> None:
     """Says how many rollouts broke and why; too many of them, or of trajectories without a verdict, end the run."""
     rolled_out = [s.trajectory for s in found]
-    refuse_no_room(rolled_out, config.limits, "eval.limits.max_tokens")
+    refuse_no_room(rolled_out, config.agent.limits, "eval.agent.limits.max_tokens")
     broken = [t for t in rolled_out if t.stop is Stop.BROKEN]
     where = f"eval ({stage.work / TRAJECTORIES})"
-    refuse_broken(len(broken) / len(rolled_out), config.max_broken, broken, "eval", where)
+    refuse_broken(len(broken) / len(rolled_out), config.agent.max_broken, broken, where)
     if broken:
         print_line(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}")
     if errors := [error for s in found if (error := s.signals.values.get("answer_error"))]:
         print_line(f"{len(errors)} of {len(found)} answers are wrong because their rule raised, such as {errors[0]}")
-    measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
+    measure.check(unjudged_share(s.signals for s in found), config.agent.max_unjudged, "eval")
 
 
 def _benchmark_results(
@@ -556,7 +539,7 @@ def _benchmark_results(
     """Figures of each benchmark, from the stored trajectories alone."""
 
     def setting(name: str) -> results.RunSetting:
-        decoding = config.drawing(name).words(config.limits.max_turns, config.frames)
+        decoding = config.drawing(name).words(config.agent.limits.max_turns, config.frames)
         return results.RunSetting(label, judge, decoding)
 
     return results.of_each(config.benchmark, found, setting, seed=config.seed)
@@ -566,8 +549,9 @@ def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[
     """The report's header."""
     if config.policy == "imported":
         return {"model": model, "policy": "imported", "files": str(config.imported.path)}
-    header = {"model": model, "environment": read_card(config.env).name}
+    header = {"model": model, "environment": read_card(config.agent.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
+    chosen["temperature"] = str(config.agent.sampling.temperature)
     calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}
     calls |= {"frames of a video": str(config.frames)} if config.frames is not None else {}
     return {k: p.ref for k, p in parents.items()} | header | chosen | calls

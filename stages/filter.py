@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.config.bounds import shares
-from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
-from vtcli.envs.card import BoundCard, read_card
+from vtcli.engines.policies import TrainedPolicy, open_policy
+from vtcli.envs.card import read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import open_family
@@ -45,21 +44,21 @@ from vtcli.foreign import print_lines
 from vtcli.judging import oracle
 from vtcli.judging.rubrics import load as load_rubric
 from vtcli.progress import RowBars
-from vtcli.protocols import Signal
 from vtcli.report import accounts
 from vtcli.report.printing import print_all
-from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
+from vtcli.rollout.loop import refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.benchmark_questions import BenchmarkQuestions
 from vtcli.runs.identity import outside_code, scoring_source, targets
 from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
-from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
+from vtcli.session import agent
+from vtcli.session.agent import Agent
 from vtcli.signals import answer
 from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import codec, disk, parquet, shards, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.images import ImageLimits, ImageStore, as_given, encode_png
+from vtcli.store.images import ImageStore, as_given, encode_png
 from vtcli.store.models import ModelSource, source_model
 from vtcli.store.records import SamplesOfAnyShape, in_training
 
@@ -69,16 +68,13 @@ RUNTIME_KEYS = (
         "filter.against",
         "filter.benchmarks_in",
         "filter.rollouts.concurrency",
-        "filter.max_broken",
-        "filter.max_unjudged",
-        "filter.device",
         "filter.shard",
         "filter.merge",
     ),
-    *("filter.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+    *(*agent.runtime_keys("filter"), "engine", *judging.RUNTIME_KEYS),
     *(key.replace("judge", "filter.second_judge", 1) for key in judging.RUNTIME_KEYS),
 )
-"""Keys that change nothing in what is kept."""
+"""Keys that do not change which rows stay."""
 
 MEASUREMENT = ("prompt", "env", "images", "judge")
 """Sections that a pass rate depends on, beside the policy, ``limits``, temperature, seed and the answer's signal."""
@@ -91,9 +87,7 @@ class Config:
 
     data: str  # dataset or demos artifact
     rules: dict[str, Rule]
-    prompt: Mapping[str, Any]
-    signals: dict[str, Signal]
-    env: BoundCard  # conf/env
+    agent: Agent
     model: str | None = None  # the policy of pass rates: model artifact, folder or hub name
     forms: tuple[str, ...] = ("answer", "tool")
     splits: tuple[str, ...] = ("train",)
@@ -104,19 +98,9 @@ class Config:
     shard: str | None = None
     merge: int | None = None
     rollouts: Rollouts = field(default_factory=Rollouts)
-    judge: OpenJudge | None = None  # conf/judge; None: the oracle
-    second_judge: OpenJudge | None = None  # the same: rules of questions ask both (filters.judged)
-    max_unjudged: float = 0.05  # a larger share of judged rollouts without a verdict ends the run
-    max_broken: float = 0.5  # a larger share of broken rollouts ends the run
+    second_judge: OpenJudge | None = None  # conf/judge: rules of questions ask both (filters.judged)
     bad_rows: Literal["error", "skip"] = "error"
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
-    device: str | None = None  # null: a GPU where there is one
-    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
-    sandbox: PoolConfig = field(default_factory=PoolConfig)
-    limits: Limits = field(default_factory=Limits)
-    engine: Engine = field(default_factory=Engine)
-    images: ImageLimits = field(default_factory=ImageLimits)
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
@@ -124,13 +108,13 @@ class Config:
             raise ConfigError(
                 "filter.rules is empty: expected rules by name. Choose a file of conf/filter: filter=rows"
             )
-        shares(self, "max_broken", "max_unjudged")
+        self.rollouts.require(self.agent.sampling)
         shards.part(1, self.shard, "filter.shard")
         if self.shard and self.merge:
             raise ConfigError(f"filter.shard={self.shard} and filter.merge={self.merge}: expected one of the two")
         self._require_references()
         asking = applying.needs(self.rules, FACT)
-        if asking and oracle.judges(self.judge):
+        if asking and oracle.judges(self.agent.judge):
             raise ConfigError(
                 f"filter.rules.{asking[0]} asks a judge about questions, which judge=oracle cannot answer: give "
                 "judge=openai judge.url=… judge.model=…"
@@ -140,7 +124,7 @@ class Config:
             raise ConfigError(
                 f"filter.rules.{needy[0]} needs rollouts of a policy: give model=NAME@latest, say base@latest"
             )
-        if needy and "answer" not in self.signals:
+        if needy and "answer" not in self.agent.signals:
             raise ConfigError(
                 f"filter.rules.{needy[0]} needs the signal 'answer', which says what is right: signals=all"
             )
@@ -271,16 +255,16 @@ class _Rollouts:
 
     def __init__(self, config: Config, stage: StageRun, data: Artifact, source: ModelSource | None) -> None:
         self.config, self.stage, self.data, self.source = config, stage, data, source
-        self.family = open_family(source.path, config.families) if source else None
-        sizing = self.family.sizing(config.images) if self.family else as_given
+        self.family = open_family(source.path, config.agent.families) if source else None
+        sizing = self.family.sizing(config.agent.images) if self.family else as_given
         self.images = ImageStore(stage.work / "images", sizing)
-        card = read_card(config.env)
+        card = read_card(config.agent.env)
         self.worlds = {
-            offered: Worlds(card, config.prompt, self.images, config.sandbox, offered=offered)
+            offered: Worlds(card, config.agent.prompt, self.images, config.agent.sandbox, offered=offered)
             for offered in (True, False)
         }
-        signals = [config.signals["answer"]] if source else []
-        self.measure = SignalMeter(signals, config.judge, self.images, stage.store.root)
+        signals = [config.agent.signals["answer"]] if source else []
+        self.measure = SignalMeter(signals, config.agent.judge, self.images, stage.store.root)
         self.loop = EventLoop()
         self.policy: TrainedPolicy | None = None
         self.players: dict[bool, Player] = {}
@@ -303,15 +287,17 @@ class _Rollouts:
             return self.worlds[offered].offer(sets[row.file].load(row.index))
 
         start, retry = partial(self._start, offered), config.merge is None
-        meter = PassRateMeter(config.rollouts, config.seed, stored, load, start, retry, self._rescoring())
+        meter = PassRateMeter(
+            config.rollouts, config.agent.sampling, config.seed, stored, load, start, retry, self._rescoring()
+        )
         rates = self.loop.run(meter(rows, decided))
         self._check(rates, self.players.get(offered))
         self.rates = rates if offered else self.rates
         return rates
 
     def _rescoring(self) -> Rescoring | None:
-        """None where another signal than ours says what is right."""
-        signal, right = self.config.signals["answer"], self.config.rollouts.right
+        """Returns None where another signal than ours decides whether an answer is right."""
+        signal, right = self.config.agent.signals["answer"], self.config.rollouts.right
         if not _ours(self.config):
             return None
         rules = signal.keywords.get("rules") if isinstance(signal, partial) else None
@@ -328,7 +314,7 @@ class _Rollouts:
                     sets[row.file] = self._samples(row.file)
             return sets[row.file].load(row.index)
 
-        given = [judge for judge in (self.config.judge, self.config.second_judge) if judge is not None]
+        given = [judge for judge in (self.config.agent.judge, self.config.second_judge) if judge is not None]
         opened = [partial(judge, images=self.images, home=self.stage.store.root) for judge in given]
 
         def rival(row: RowFacts) -> str | None:
@@ -355,11 +341,13 @@ class _Rollouts:
     def _load(self, offered: bool) -> Player:
         """Heavy libraries are imported here; with and without tools, the model is loaded once."""
         assert self.family is not None
-        config, place = self.config, Placement(self.config.dtype, self.config.device, self.config.images)
+        config = self.config
         if self.policy is None:
-            self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
+            self.policy = open_policy(
+                config.agent.engine, self.family, self.images.view, config.agent.limits, config.agent.placement
+            )
         worlds = self.worlds[offered]
-        return Player(self.policy, self.family.chat, worlds, config.limits, self.measure, config.rollouts.right)
+        return Player(self.policy, self.family.chat, worlds, config.agent.limits, self.measure, config.rollouts.right)
 
     def _check(self, rates: PassRates, player: Player | None) -> None:
         """Too many rollouts without a verdict end the run."""
@@ -371,9 +359,9 @@ class _Rollouts:
         unjudged = asked.count("unjudged") / len(asked) if asked else None
         where = f"filter ({self.data.ref})"
         if player and player.roomless and player.rollouts == len(player.roomless):
-            refuse_no_room(player.roomless, self.config.limits, "filter.limits.max_tokens")
-        refuse_broken(broken / len(outcomes), self.config.max_broken, player.broken if player else [], "filter", where)
-        self.measure.check(unjudged, self.config.max_unjudged, "filter")
+            refuse_no_room(player.roomless, self.config.agent.limits, "filter.agent.limits.max_tokens")
+        refuse_broken(broken / len(outcomes), self.config.agent.max_broken, player.broken if player else [], where)
+        self.measure.check(unjudged, self.config.agent.max_unjudged, "filter")
 
     def close(self) -> None:
         if not self._open:
@@ -389,8 +377,8 @@ class _Rollouts:
 
 
 def _ours(config: Config) -> bool:
-    """True if our signal ``answer`` says what is right."""
-    signal: Any = config.signals["answer"]
+    """Returns True if our signal ``answer`` decides whether an answer is right."""
+    signal: Any = config.agent.signals["answer"]
     named = config.rollouts.right in ("answer_correct", "answer_score")
     return named and (signal.func if isinstance(signal, partial) else signal) is answer.measure
 
@@ -404,8 +392,8 @@ def _measurement(config: Config, stage: StageRun, source: ModelSource, rubrics: 
     for key in judging.RUNTIME_KEYS:
         *path, name = key.split(".")
         functools.reduce(lambda node, part: node.get(part) or {}, path, sections).pop(name, None)
-    limits = {key: value for key, value in codec.encode(config.limits).items() if key != "timeout_s"}
-    own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, limits]
+    limits = {key: value for key, value in codec.encode(config.agent.limits).items() if key != "timeout_s"}
+    own = [codec.encode(config.agent.sampling), config.rollouts.right, config.seed, config.agent.dtype, limits]
     own += [] if offered else ["without tools"]
     own += [] if _ours(config) else [scoring_source()]  # another signal may use ours; its answers are not rescored
     texts = {rubric: codec.encode(load_rubric(rubric)) for rubric in rubrics}

@@ -21,28 +21,20 @@ from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop, refuse_equal_singles
 from vtcli.benchmarks.benchmark import Benchmark, own_rules
 from vtcli.benchmarks.results import ORACLE
-from vtcli.config.binding import bind
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.engines.phases import Phases, refuse_sleep_ahead
-from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
-from vtcli.envs.card import BoundCard, read_card
+from vtcli.engines.policies import ROOM, Placement, TrainedPolicy, open_policy
+from vtcli.envs.card import read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.judging.separate import answers_by
-from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
+from vtcli.protocols import Advantage, Reward, Select
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
-from vtcli.rollout.loop import (
-    MAX_TEMPERATURE,
-    GroupRequest,
-    Limits,
-    derive_seed,
-    refuse_broken,
-    require_room,
-)
+from vtcli.rollout.loop import GroupRequest, derive_seed, refuse_broken, require_room
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs import validation
@@ -54,14 +46,15 @@ from vtcli.runs.questions import Questions, choose, require_forms
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.training_logs import TrainingLogs, UpdateCount, rollouts
 from vtcli.runs.validation import HeldOut, Validation, Validator
-from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Credit, Group, Trajectory
-from vtcli.signals.measuring import OpenJudge, SignalMeter, with_rules
+from vtcli.session import agent
+from vtcli.session.agent import Agent
+from vtcli.signals.measuring import SignalMeter, with_rules
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
 from vtcli.store.image_work import submit
-from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.images import ImageStore
 from vtcli.store.models import source_model
 from vtcli.store.records import SampleSet, in_training
 from vtcli.store.retention import Retention, require_keep_images
@@ -94,20 +87,13 @@ class Config:
     phases: list[Phase]
     prompts_per_step: int
     group_size: int
-    prompt: Mapping[str, Any]
-    signals: Mapping[str, Any]
-    env: BoundCard  # conf/env
+    agent: Agent
     advantage: Advantage = group_mean
     select: Select = filter_and_rank
     fill: StepFill = field(default_factory=StepFill)
     steps_ahead: Literal[0, 1] = 0  # 1: rollouts of the next step go on while the learner works, one update older
     lockstep_turns: bool = False  # every trajectory's turn waits for all others': for comparisons alone
     updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
-    temperature: float = 1.0
-    top_k: int = 0  # the rest of the sampling, see ``Sampling``
-    top_p: float = 1.0
-    min_p: float = 0.0
-    spans: tuple[TemperatureSpan, ...] = ()
     checkpoint_every: int | str = 1  # steps, or a time: "30min"
     checkpoint_beside: bool = True  # written while the training goes on, from a copy in host memory
     checkpoint_keep: int = 2  # the newest so many stay
@@ -117,24 +103,16 @@ class Config:
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, for validate
     keep_images: int | str = "all"  # or the number of trajectories, spread over the run, whose images stay
     compress_logs: bool = False  # trajectories.jsonl.zst in place of trajectories.jsonl
-    max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
-    max_unjudged: float = 0.05  # the same for trajectories that a judge was asked about and gave no verdict on
-    max_banned_mass: float = 0.01  # the same for the mean probability of markers that are never drawn
-    judge: OpenJudge | None = None  # conf/judge; None: the oracle
+    max_banned_mass: float = 0.01  # a step with a larger mean probability of markers that are never drawn ends the run
     reference: bool = False  # keep the starting model for the KL term
     tasks: list[str] | None = None  # train on these only
     bad_rows: Literal["error", "skip"] = "error"
     allow_no_update: bool = False  # a run of which no step updated anything still makes an artifact
     steps_per_phase: int | None = None  # what the recipe's phases refer to
-    sandbox: PoolConfig = field(default_factory=PoolConfig)
-    limits: Limits = field(default_factory=Limits)
-    engine: Engine = field(default_factory=Engine)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=lambda: Backend(entropy=True))
-    images: ImageLimits = field(default_factory=ImageLimits)
     parity: ParityBounds = field(default_factory=ParityBounds)  # of policy and learner, at the start
-    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -147,24 +125,19 @@ class Config:
         require_keep_images(self.keep_images)
         within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
         within(self.group_size, "group_size", 1, MAX_GROUP)
-        within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
+        within(self.agent.sampling.temperature, "agent.sampling.temperature", 0, above=True)
         refuse_single(self.advantage, self.group_size)
         refuse_equal_singles(self.select, self.group_size)
         refuse_early_stop(self.select, self.fill)
         refuse_wide_clip(self.loss)
-        shares(self, "max_broken", "max_unjudged", "max_banned_mass")
-        read_card(self.env)
-        self.backend.require_whole_rows(self.limits.max_tokens)
+        shares(self, "max_banned_mass")
+        read_card(self.agent.env)
+        self.backend.require_whole_rows(self.agent.limits.max_tokens)
+        engine = self.agent.engine
         if self.steps_ahead:
-            refuse_sleep_ahead(self.engine.sleep if self.engine.sleeps else 0, learner_sleeps=self.backend.sleep)
+            refuse_sleep_ahead(engine.sleep if engine.sleeps else 0, learner_sleeps=self.backend.sleep)
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
-        _ = self.sampling  # refuses what cannot work
-
-    @property
-    def sampling(self) -> Sampling:
-        """Sampling settings of the policy."""
-        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
 
     @property
     def benchmarks(self) -> BenchmarkQuestions:
@@ -180,11 +153,11 @@ class Config:
 
 NAME = "policy"  # of the artifact, without name=
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
-PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
+PROMPTS_TRIED = 8  # of each form, before the first rollout: whether agent.limits.max_tokens leaves room for an answer
 RUNTIME_KEYS = (  # what changes nothing that is learnt
     *("rl.data", "rl.checkpoint_keep", "rl.checkpoint_beside", "rl.keep_images", "rl.compress_logs", "engine"),
-    *("rl.max_broken", "rl.max_unjudged", "rl.max_banned_mass", "rl.allow_no_update"),
-    *("rl.limits.timeout_s", "rl.parity", "rl.validate.benchmarks_in"),
+    *("rl.max_banned_mass", "rl.allow_no_update", "rl.parity", "rl.validate.benchmarks_in"),
+    *agent.runtime_keys("rl"),
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
     *judging.RUNTIME_KEYS,
 )
@@ -211,8 +184,10 @@ def run(config: Config) -> Artifact:
     with open_run(settings, "rl", "model", config.job, parents, Scope(free, read, lineage=lineage)) as stage:
         if stage.reused:
             return stage.reused
-        require_whole(config.benchmarks, config.validate.drawn(config.sampling), config.env, read=first_rank())
-        say_cut("rl", config.sampling)
+        require_whole(
+            config.benchmarks, config.validate.drawn(config.agent.sampling), config.agent.env, read=first_rank()
+        )
+        say_cut("rl", config.agent.sampling)
         training = _open(config, stage, data, held_out, source.path)
         with training.started():
             _train(training)
@@ -255,8 +230,8 @@ class _Training:
 
     def check(self, metrics: Mapping[str, float], rolled_out: Sequence[Trajectory], where: str) -> None:
         """Raises ``EngineError`` where so much went wrong in the rollouts of ``where`` that the rest says little."""
-        refuse_broken(metrics["broken"], self.config.max_broken, rolled_out, "rl", where)
-        self.measure.check(metrics.get("judge/unjudged"), self.config.max_unjudged, where)
+        refuse_broken(metrics["broken"], self.config.agent.max_broken, rolled_out, where)
+        self.measure.check(metrics.get("judge/unjudged"), self.config.agent.max_unjudged, where)
         refuse_banned_mass(metrics.get("banned_mass"), self.config.max_banned_mass, where)
 
     @contextmanager
@@ -294,7 +269,7 @@ def _train(run: _Training) -> None:
     # Some questions of each form leave room for an answer, or nothing is rolled out.
     for found in run.questions.values():
         few = (run.worlds.offer(sample) for sample in found.few(PROMPTS_TRIED))
-        run.loop.run(require_room(few, run.family.chat, run.worlds, config.limits, "rl.limits.max_tokens"))
+        run.loop.run(require_room(few, run.family.chat, run.worlds, config.agent.limits, "agent.limits.max_tokens"))
 
     collector = Collector(
         run.loop,
@@ -375,12 +350,12 @@ def _train(run: _Training) -> None:
 def _stream(run: _Training) -> Stream:
     """Rolls out, measures every trajectory, and rewards every group, each as soon as it is finished."""
     config, policy = run.config, run.policy
-    room = None if policy.cache_tokens is None else Admission(policy.cache_tokens, config.limits.max_tokens)
+    room = None if policy.cache_tokens is None else Admission(policy.cache_tokens, config.agent.limits.max_tokens)
     return Stream(
         policy,
         run.family.chat,
         open_env=run.worlds,
-        limits=config.limits,
+        limits=config.agent.limits,
         measure=run.measure,
         clock=policy.clock,
         lockstep=config.lockstep_turns,
@@ -402,7 +377,7 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
     def group(place: int) -> GroupRequest:
         repeat = picked[:place].count(picked[place])  # the data are fewer than the places of a round
         sample = run.worlds.offer(samples.load(kept[picked[place]]))
-        return GroupRequest(sample, config.group_size, seed, config.sampling, repeat)
+        return GroupRequest(sample, config.group_size, seed, config.agent.sampling, repeat)
 
     def prefetch(places: Sequence[int]) -> None:
         following = _round(run, step + 1, 0)
@@ -430,7 +405,7 @@ def _validator(run: _Training) -> Validator:
                 bad_rows=config.bad_rows,
                 images=run.images,
                 offer=run.worlds.offer,
-                sampling=config.sampling,
+                sampling=config.agent.sampling,
                 seed=config.seed,
             )
         )
@@ -438,9 +413,9 @@ def _validator(run: _Training) -> Validator:
         exams.append(
             BenchmarkExam(
                 config.benchmarks,
-                drawn=settings.drawn(config.sampling),
+                drawn=settings.drawn(config.agent.sampling),
                 judge=answers_by(config.job) or ORACLE,
-                images=run.retention.benchmarks(run.family.sizing(config.images)),
+                images=run.retention.benchmarks(run.family.sizing(config.agent.images)),
                 offer=run.worlds.offer,
             )
         )
@@ -473,7 +448,7 @@ def _require_agreement(run: _Training) -> None:
     """Policy and learner compute the same, on every rank, or nothing is trained."""
     from vtcli.engines.parity import ParityCheck, require_at_start, starts
 
-    config, room = run.config, max(ROOM, run.config.limits.max_tokens)
+    config, room = run.config, max(ROOM, run.config.agent.limits.max_tokens)
     log = run.stage.work / "parity.jsonl"
     check = ParityCheck(
         run.policy,
@@ -483,7 +458,7 @@ def _require_agreement(run: _Training) -> None:
         dtype=config.backend.dtype,
         bounds=config.parity,
         room=room,
-        temperature=config.temperature,
+        temperature=config.agent.sampling.temperature,
     )
     sampled = check.sample(run.loop, derive_seed(config.seed, "parity", starts(log), run.learner.rank))
     run.phases.learn()
@@ -497,10 +472,10 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
     from vtcli.engines.learner.distributed import barrier, ranks
     from vtcli.engines.probes import probing
 
-    family, dtype = open_family(start, config.families), config.backend.dtype
+    family, dtype = open_family(start, config.agent.families), config.backend.dtype
     steps = sum(phase.steps for phase in config.phases)
     retention = Retention(stage.work, config.keep_images, steps, ahead=bool(config.steps_ahead))
-    images = retention.store(family.sizing(config.images), cache_mb=500)
+    images = retention.store(family.sizing(config.agent.images), cache_mb=500)
     view = probing(images.view)
     learner = DeepSpeedLearner(
         load_model(family, dtype),
@@ -509,19 +484,18 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
         optim=config.optim,
         backend=config.backend,
         total_steps=steps * config.updates_per_step,
-        temperature=config.temperature,
+        temperature=config.agent.sampling.temperature,
         reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
     if config.backend.sleep:
         learner.sleep()  # an engine takes its share of the device when it is opened
-    place = Placement(dtype, str(learner.engine.device), config.images)
-    policy = open_policy(config.engine, family, view, config.limits, place)
-    phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
-    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
-    own: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
-    signals = with_rules(own, own_rules(config.benchmarks.benchmarks))
-    measure = SignalMeter(signals, config.judge, images, stage.store.root)
+    place = Placement(dtype, str(learner.engine.device), config.agent.images)
+    policy = open_policy(config.agent.engine, family, view, config.agent.limits, place)
+    phases = Phases(policy, learner, engine_sleeps=config.agent.engine.sleeps, learner_sleeps=config.backend.sleep)
+    worlds = Worlds(read_card(config.agent.env), config.agent.prompt, images, config.agent.sandbox)
+    signals = with_rules(config.agent.signals.values(), own_rules(config.benchmarks.benchmarks))
+    measure = SignalMeter(signals, config.agent.judge, images, stage.store.root)
     rows, questions = ranks("the check of the rows"), dict[str, Questions]()
     for form in sorted({phase.form for phase in config.phases}):
         found = SampleSet(data, form, "train", images, in_training(config.bad_rows), rows)

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,28 +22,28 @@ from vtcli.engines.openai import baseline
 from vtcli.engines.openai.baseline import OpenBaseline, ServedEndpoint
 from vtcli.engines.openai.chat import TextChat
 from vtcli.engines.openai.replies import NoReplies, StoredReplies, open_replies
-from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
-from vtcli.envs.card import BoundCard, read_card
+from vtcli.engines.policies import TrainedPolicy, open_policy
+from vtcli.envs.card import read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import Family, open_family
 from vtcli.foreign import print_line
 from vtcli.protocols import Chat, Policy
-from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
+from vtcli.rollout.loop import Limits
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.ending import arrived, end_only_later, insist
 from vtcli.runs.environment import require_environment
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample, Trajectory
 from vtcli.serve import connections
-from vtcli.serve.agent import Agent, Bounds
+from vtcli.serve.agent import Bounds, ChatAgent
 from vtcli.serve.app import Service, application
 from vtcli.serve.connections import ConnectionLimits
 from vtcli.serve.history import History, TrajectoryLog
 from vtcli.serve.hosts import LOOPBACK
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import RequestLimits
+from vtcli.session.agent import Agent
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.leases import LeasedImages
@@ -68,8 +68,7 @@ class Config:
     """``key_env`` names the environment variable with the API key, which any host but loopback needs."""
 
     model: str  # model artifact, folder or hub name; policy=endpoint: the name under which it is served there
-    prompt: Mapping[str, Any]
-    env: BoundCard  # conf/env
+    agent: Agent
     policy: Literal["model", "endpoint"] = "model"
     endpoint: ServedEndpoint = field(default_factory=ServedEndpoint)  # of policy=endpoint
     as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...] = ()  # taken from the model's manifest
@@ -78,26 +77,17 @@ class Config:
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any that is free
     key_env: str = "VTCLI_API_KEY"
-    temperature: float = 1.0  # of a request that does not say, as at OpenAI
     history: int = 256  # newest trajectories that clients can look at
     timeout_s: float = 540.0  # of a request; then its rollouts end as they stand
     drain_s: float = 30.0  # requests under way may finish for so long when the server is told to end
     bounds: Bounds = field(default_factory=Bounds)
     request: RequestLimits = field(default_factory=RequestLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
-    device: str | None = None  # null: a GPU where there is one
-    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
-    sandbox: PoolConfig = field(default_factory=PoolConfig)
-    limits: Limits = field(default_factory=Limits)
-    engine: Engine = field(default_factory=Engine)
-    images: ImageLimits = field(default_factory=ImageLimits)
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         within(self.port, "port", 0, 65535)
-        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         above(0, self, "drain_s", "timeout_s")
         at_least(0, self, "history")
         if self.beside is not None and not _ADDRESS.fullmatch(self.beside):
@@ -129,7 +119,7 @@ def run(config: Config) -> Artifact | None:
     source = None if config.policy == "endpoint" else source_model(ArtifactStore(settings.home), config.model)
     config = _as_trained(config, source)
     if source is None:
-        config.endpoint.require(read_card(config.env), offered=True)
+        config.endpoint.require(read_card(config.agent.env), offered=True)
     logging.getLogger("vtcli.serve").setLevel(logging.INFO)
     keys, files, parents = (source.location_keys("serve"), source.files, source.parents) if source else ((), {}, [])
     scope = Scope(keys, files, when_changed="anew", several=not config.record)
@@ -156,11 +146,12 @@ def _as_trained(config: Config, source: ModelSource | None) -> Config:
         changed["env"] = bind(world["env"], "env")
     if "images" in world:
         changed["images"] = convert(world["images"], ImageLimits, "images")
+    serve: dict[str, Any] = dict(config.job.get("serve") or {})
     if "limits" in world:
-        changed["limits"] = convert(world["limits"], Limits, "serve.limits")
-    own = {**config.job.get("serve", {}), **({"limits": world["limits"]} if "limits" in world else {})}
-    job = config.job | {key: value for key, value in world.items() if key != "limits"} | {"serve": own}
-    return replace(config, **changed, job=job)
+        changed["limits"] = convert(world["limits"], Limits, "serve.agent.limits")
+        serve["agent"] = {**(serve.get("agent") or {}), "limits": world["limits"]}
+    job = config.job | {key: value for key, value in world.items() if key != "limits"} | {"serve": serve}
+    return replace(config, agent=replace(config.agent, **changed), job=job)
 
 
 class LoadEnded(BaseException):
@@ -172,12 +163,12 @@ class _Server:
 
     def __init__(self, config: Config, stage: StageRun, source: ModelSource | None) -> None:
         self.config, self.stage = config, stage
-        self.family = open_family(source.path, config.families) if source else None
-        sizing = self.family.sizing(config.images) if self.family else baseline.sizing(config.images)
+        self.family = open_family(source.path, config.agent.families) if source else None
+        sizing = self.family.sizing(config.agent.images) if self.family else baseline.sizing(config.agent.images)
         self.images = ImageStore(stage.work / "images", sizing)
         native = source is None and config.endpoint.calls == "native"
-        prompt = config.endpoint.prompt if native else config.prompt
-        self.worlds = Worlds(read_card(config.env), prompt, self.images, config.sandbox)
+        prompt = config.endpoint.prompt if native else config.agent.prompt
+        self.worlds = Worlds(read_card(config.agent.env), prompt, self.images, config.agent.sandbox)
         self.policy: TrainedPolicy | None = None
         self.other: OpenBaseline | None = None
         self.recorder = TrajectoryLog(stage.work / "record") if config.record else None
@@ -194,7 +185,7 @@ class _Server:
             timeout_s=config.timeout_s,
             beside=config.beside,
             fingerprint=source.artifact.digest[:16] if source and source.artifact else config.model,
-            max_model_len=config.limits.max_tokens,
+            max_model_len=config.agent.limits.max_tokens,
         )
 
     async def serve(self) -> None:
@@ -285,21 +276,20 @@ class _Server:
     def _open(self, family: Family) -> TrainedPolicy:
         """Heavy libraries are imported here."""
         config = self.config
-        place = Placement(config.dtype, config.device, config.images)
-        return open_policy(config.engine, family, self.images.view, config.limits, place)
+        return open_policy(config.agent.engine, family, self.images.view, config.agent.limits, config.agent.placement)
 
-    def _agent(self, policy: Policy, chat: Chat, stored: Callable[[Trajectory], Trajectory]) -> Agent:
+    def _agent(self, policy: Policy, chat: Chat, stored: Callable[[Trajectory], Trajectory]) -> ChatAgent:
         config, leased = self.config, LeasedImages(self.images)
         if self.recorder is not None:
             leased.settle(self.recorder.images)
-        return Agent(
+        return ChatAgent(
             policy=policy,
             chat=chat,
             worlds=self.worlds,
             images=leased,
-            limits=config.limits,
+            limits=config.agent.limits,
             bounds=config.bounds,
-            temperature=config.temperature,
+            temperature=config.agent.sampling.temperature,
             history=History(config.history, self.recorder),
             metrics=self.service.metrics,
             stored=stored,

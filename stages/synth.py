@@ -460,8 +460,8 @@ def _taught(
         distiller.broken.total() / max(distiller.tries, 1),
         settings.max_broken,
         distiller.examples,
-        "synth.distil",
         where,
+        "synth.distil.max_broken",
     )
     unjudged = distiller.unjudged / distiller.judged if distiller.judged else None
     distiller.measure.check(unjudged, settings.max_unjudged, "synth.distil")

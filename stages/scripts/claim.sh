@@ -34,7 +34,7 @@ for seed in ${SEEDS:-0 1 2}; do
     base=$(vtcli sft "+recipe=tiny_$recipe" "name=$recipe-base" "sft.data=$demos" "${common[@]}" | made)
 
     train() { vtcli rl "+recipe=$recipe" "rl.data=$data" "rl.model=$base" "${size[@]}" "${common[@]}" "$@" | made; }
-    evaluate() { vtcli eval "+recipe=$recipe" eval.temperature=1.0 "eval.data=$data" "${common[@]}" "$@" | made; }
+    evaluate() { vtcli eval "+recipe=$recipe" eval.agent.sampling.temperature=1.0 "eval.data=$data" "${common[@]}" "$@" | made; }
 
     before=$(evaluate "name=$recipe-report-before" eval.label=before "eval.model=$base")
     policy=$(train "name=$recipe-policy")

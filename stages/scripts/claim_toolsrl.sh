@@ -15,7 +15,7 @@ for seed in ${SEEDS:-0 1 2}; do
     policy=$(vtcli rl +recipe=toolsrl name=policy "rl.data=$data" "rl.model=$base" "${common[@]}" | made)
     alone=$(vtcli rl +recipe=grpo_accuracy name=alone "rl.data=$data" "rl.model=$base" "${common[@]}" | made)
 
-    evaluate() { vtcli eval +recipe=toolsrl eval.temperature=1.0 "eval.data=$data" "${common[@]}" "$@" | made; }
+    evaluate() { vtcli eval +recipe=toolsrl eval.agent.sampling.temperature=1.0 "eval.data=$data" "${common[@]}" "$@" | made; }
     before=$(evaluate name=report-before eval.label=before "eval.model=$base")
     phase1=$(evaluate name=report-phase1 "eval.label=after phase 1" "eval.model=$policy/phases/tools" "eval.baseline=$before")
     phase2=$(evaluate name=report "eval.label=after phase 2" "eval.model=$policy" "eval.baseline=$phase1")

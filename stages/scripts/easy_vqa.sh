@@ -36,7 +36,7 @@ for _ in {1..300}; do [ -s "$VTCLI_HOME/easy-vqa-teacher.port" ] && break || sle
 [ -s "$VTCLI_HOME/easy-vqa-teacher.port" ] || { echo "easy-vqa: the teacher did not start within 30 s" >&2; exit 1; }
 url=http://127.0.0.1:$(cat "$VTCLI_HOME/easy-vqa-teacher.port")/v1
 
-evaluate() { vtcli eval +recipe=grpo_accuracy "${common[@]}" eval.temperature=1.0 "eval.data=$data" 'eval.forms=[answer]' "$@" | made; }
+evaluate() { vtcli eval +recipe=grpo_accuracy "${common[@]}" eval.agent.sampling.temperature=1.0 "eval.data=$data" 'eval.forms=[answer]' "$@" | made; }
 before=$(evaluate name=easy-report-base eval.label=base "eval.model=$base")
 
 # Both arms have as many rows that the teacher plays, epochs of sft and steps of rl.

@@ -38,7 +38,7 @@ read_by() {
 data=$(read_by dataset)
 base=$(read_by model)
 
-evaluate=(vtcli eval "${common[@]}" eval.temperature=1.0 "eval.max_samples=$questions" "eval.data=$data")
+evaluate=(vtcli eval "${common[@]}" eval.agent.sampling.temperature=1.0 "eval.max_samples=$questions" "eval.data=$data")
 before=$("${evaluate[@]}" name=report-before eval.label=before "eval.model=$base" | made)
 phase1=$("${evaluate[@]}" name=report-phase1 "eval.label=after phase 1" "eval.model=$policy/phases/tools" "eval.baseline=$before" | made)
 phase2=$("${evaluate[@]}" name=report "eval.label=after phase 2" "eval.model=$policy" "eval.baseline=$phase1" | made)

@@ -91,7 +91,7 @@ def main() -> None:
         "eval.split=train",
         "eval.forms=[answer]",
         f"eval.samples_per_question={GROUP}",
-        "eval.temperature=1.0",
+        "eval.agent.sampling.temperature=1.0",
         f"eval.concurrency={QUESTIONS * GROUP}",
     ]
     pairs: list[tuple[Measured, Measured]] = []

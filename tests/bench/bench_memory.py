@@ -49,7 +49,7 @@ def _measured(home: Path, size: int, steps: int) -> str:
     folder = home / f"data-{size}" / "v1"
     disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
     phase = f"[{{name:a,steps:{steps},form:answer,reward:{REWARD}}}]"
-    small = ("rl.prompts_per_step=8", "rl.group_size=4", "rl.limits.max_turn_tokens=16", "rl.checkpoint_every=50")
+    small = ("rl.prompts_per_step=8", "rl.group_size=4", "agent.limits.max_turn_tokens=16", "rl.checkpoint_every=50")
     more = ("+signals.sampled._target_=uneven.measure", f"rl.phases={phase}", f"rl.model={home / 'start'}")
     process = _run(home, "rl", "+recipe=toolsrl", f"name=policy-{size}", f"rl.data=data-{size}:v1", *small, *more)
     by_step: dict[int, float] = {}

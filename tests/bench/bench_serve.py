@@ -255,7 +255,13 @@ def evaluated(home: Path, model: Path, folder: Path, name: str) -> tuple[Took, d
     plug.parent.mkdir(parents=True, exist_ok=True)
     plug.write_text("name: hf\nown: {_target_: bench_serve.timed_engine}\n")
     span = folder / f"{name}.json"
-    words = [f"eval.model={model}", "eval.data=data:v1", "eval.forms=[answer]", "eval.temperature=0", "engine=timed"]
+    words = [
+        f"eval.model={model}",
+        "eval.data=data:v1",
+        "eval.forms=[answer]",
+        "eval.agent.sampling.temperature=0",
+        "engine=timed",
+    ]
     words += [f"name={name}", f"home={home}", "--config-dir", str(folder / "conf")]
     vtcli("eval", *COMMON, *words, **{SPAN: str(span)})
     found = records.read(home / name / "v1" / "trajectories.jsonl", Scored)

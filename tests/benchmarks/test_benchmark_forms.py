@@ -240,4 +240,4 @@ def test_pyvision_video_is_asked_at_its_own_temperature() -> None:
     job = compose.load("eval", ["+recipe=pyvision_video", "benchmark=[vsi_bench]", "eval.model=none", "scale=paper"])
     by_recipe = convert(job.values["eval"]["generation"], dict[str, Generation], "eval.generation")
     assert generation_of("vsi_bench", shipped(), by_recipe) == Generation(temperature=0.01, top_k=None)
-    assert job.values["eval"]["top_k"] == 0  # all tokens
+    assert job.values["eval"]["agent"]["sampling"]["top_k"] == 0  # all tokens

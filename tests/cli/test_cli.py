@@ -127,10 +127,17 @@ def test_paper_scale_on_a_machine_that_cannot_run_it_ends_at_once(tmp_path: Path
 
 
 def test_show_prints_each_value_with_its_origin(tmp_path: Path) -> None:
-    done = vtcli("config", "show", "rl", "+recipe=toolsrl", "scale=paper", "rl.temperature=0.7", cwd=tmp_path)
+    done = vtcli(
+        "config", "show", "rl", "+recipe=toolsrl", "scale=paper", "rl.agent.sampling.temperature=0.7", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     rows = {line.split()[0]: line for line in done.stdout.splitlines()}
-    assert rows["rl.temperature"].split()[1:] == ["0.7", "command", "line:", "rl.temperature=0.7"]
+    assert rows["rl.agent.sampling.temperature"].split()[1:] == [
+        "0.7",
+        "command",
+        "line:",
+        "rl.agent.sampling.temperature=0.7",
+    ]
     assert "conf/recipe/toolsrl.yaml:" in rows["rl.group_size"]
     assert "scale=auto: no accelerator found" in vtcli("config", "show", "rl", cwd=tmp_path).stderr
 

@@ -112,8 +112,12 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
 @pytest.mark.parametrize(
     ("name", "word", "said"),
     [
-        ("pyvision", "rl.limits.max_tokens=600", r"axes\.pressure of the map pyvision says rl\.limits\.max_tokens=110"),
-        ("pyvision", "rl.limits={max_tokens: 600}", r"axes\.pressure .* says rl\.limits\.max_turns=1"),
+        (
+            "pyvision",
+            "agent.limits.max_tokens=600",
+            r"axes\.pressure of the map pyvision says agent\.limits\.max_tokens=110",
+        ),
+        ("pyvision", "agent.limits={max_tokens: 600}", r"axes\.pressure .* says agent\.limits\.max_turns=1"),
         ("toolsrl", "rl.steps_per_phase=5", r"arms\.curriculum .* says rl\.steps_per_phase=25"),
         ("toolsrl", "+rl.phases.0.steps=5", r"arms\.curriculum .* says rl\.steps_per_phase=25"),
         ("toolsrl", "~data.tasks.zoom", None),

@@ -168,8 +168,11 @@ def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
         (["cluster=1x8xH200", "plan.layout.gpu_memory=2"], "must be above 0 and at most 1, got 2"),
         (["cluster=1x8xH200", "plan.host_gib=-5"], "plan.host_gib: must be above 0, got -5"),
         (["cluster=1x8xH200", "rl.group_size=0"], "rl.group_size=0: at least 1 is needed"),
-        (["cluster=1x8xH200", "rl.limits.max_tokens=500"], "more than rl.limits.max_tokens=500"),
-        (["cluster=1x8xH200", "rl.backend.batch_tokens=8192"], "batch_tokens=8192 is below rl.limits.max_tokens=28672"),
+        (["cluster=1x8xH200", "agent.limits.max_tokens=500"], "more than agent.limits.max_tokens=500"),
+        (
+            ["cluster=1x8xH200", "rl.backend.batch_tokens=8192"],
+            "batch_tokens=8192 is below agent.limits.max_tokens=28672",
+        ),
         (["cluster=1x8xH200", "rl.backend.zero_stage=3"], "sleep=true needs zero_stage 1 or 2, got 3"),
         (["cluster=1x8xH200", "rl.backend.zero_stage=1"], "dtype=bfloat16 needs zero_stage 2 or 3"),
         (["cluster=1x8xH200", "engine=vllm_server", "rl.steps_ahead=1"], "neither can give its memory up"),

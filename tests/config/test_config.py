@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from stages.rl import Config
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Optim
 from vtcli.config import compose, machine
@@ -33,7 +35,7 @@ def test_the_recipe_at_paper_scale_is_the_papers_card() -> None:
     assert (rl["prompts_per_step"], rl["group_size"], rl["optim"]["lr"]) == (256, 16, 1e-6)
     assert (rl["loss"]["clip_low"], rl["loss"]["clip_high"], rl["loss"]["kl_coef"]) == (0.2, 0.2, 0.0)
     assert [(p["form"], p["steps"]) for p in rl["phases"]] == [("tool", 200), ("answer", 200)]
-    assert rl["limits"]["max_turns"] == 10
+    assert rl["agent"]["limits"]["max_turns"] == 10
 
 
 def test_the_scale_comes_last_and_the_command_line_wins_over_everything() -> None:
@@ -110,7 +112,7 @@ def test_a_slip_is_one_config_error_that_names_the_nearest_valid_one() -> None:
         ("rl.prompts_per_step=abc", "rl.prompts_per_step=abc: expected a number (it was "),
         ("sft.optim.warmup_steps=many", "expected a number (it was "),
         ("reuse=maybe", "expected true or false (it was True), got 'maybe'."),
-        ("rl.limits=[1]", "rl.limits=[1]: expected a section {key: value, …}."),
+        ("agent.limits=[1]", "agent.limits=[1]: expected a section {key: value, …}."),
         ("rl.phases={a: 1}", "rl.phases={a: 1}: expected a list [a, b, …]."),
         ("seed=${nowhere}", "seed takes its value from a key that is not there: Interpolation key 'nowhere' not found"),
     ]
@@ -131,9 +133,9 @@ def test_additions_deletions_and_list_items_work_as_in_hydra() -> None:
 
 
 def test_every_value_knows_where_it_was_set() -> None:
-    job = compose.load("rl", [TOOLSRL, "scale=tiny", "rl.temperature=0.7"])
+    job = compose.load("rl", [TOOLSRL, "scale=tiny", "rl.agent.sampling.temperature=0.7"])
     origin = job.origins
-    assert origin["rl.temperature"] == "command line: rl.temperature=0.7"
+    assert origin["rl.agent.sampling.temperature"] == "command line: rl.agent.sampling.temperature=0.7"
     assert origin["rl.phases.0.reward.w_fp"].startswith("conf/recipe/toolsrl.yaml:")
     assert origin["rl.prompts_per_step"].startswith("conf/scale/tiny.yaml:")
     assert origin["rl.advantage.std"].startswith("conf/advantage/grpo.yaml:")
@@ -307,3 +309,40 @@ def test_the_port_of_serve_has_a_short_key() -> None:
     assert compose.load("serve", ["model=policy:v1", "port=8765"]).values["serve"]["port"] == 8765
     with pytest.raises(ConfigError, match="there is no key 'port'"):
         compose.load("eval", ["model=policy:v1", "port=8765"])
+
+
+def test_an_agent_is_said_once_and_a_stage_says_what_differs() -> None:
+    """``agent.KEY`` of the command line holds in the stage that runs, also where a recipe says otherwise for it."""
+    words = ["+recipe=pyvision_image", "scale=paper"]  # whose evaluation has 30 turns at temperature 0.01
+    plain = compose.load("eval", words).values["eval"]["agent"]
+    assert (plain["limits"]["max_turns"], plain["limits"]["max_images"], plain["sampling"]["temperature"]) == (
+        30,
+        32,
+        0.01,
+    )
+    given = compose.load("eval", [*words, "agent.limits.max_turns=2", "eval.agent.limits.max_images=3"])
+    limits = given.values["eval"]["agent"]["limits"]
+    assert (limits["max_turns"], limits["max_images"]) == (2, 3)
+    assert given.values["rl"]["agent"]["limits"]["max_images"] == 32
+    assert given.origins["eval.agent.limits.max_turns"] == "command line: agent.limits.max_turns=2"
+    assert given.origins["eval.agent.limits.max_turn_tokens"].startswith("conf/recipe/pyvision_image.yaml:")
+    assert given.origins["eval.agent.dtype"].startswith("conf/config.yaml:")
+
+
+def test_a_key_that_moved_into_the_agent_is_refused_by_its_new_name(tmp_path: Path) -> None:
+    moved = {
+        "rl.limits.max_turns": "agent.limits.max_turns",
+        "rl.top_p": "rl.agent.sampling.top_p",
+        "eval.temperature": "eval.agent.sampling.temperature",
+        "filter.rollouts.temperature": "filter.agent.sampling.temperature",
+        "serve.dtype": "serve.agent.dtype",
+    }
+    for old, new in moved.items():
+        with pytest.raises(ConfigError, match=re.escape(f"{old} is {new} now")):
+            compose.load(old.partition(".")[0], [TOOLSRL, f"{old}=1"])
+    (tmp_path / "recipe").mkdir()
+    text = "# @package _global_\ndefaults: [toolsrl, _self_]\nrl: {limits: {max_turns: 2}}\n"
+    (tmp_path / "recipe" / "mine.yaml").write_text(text)
+    job = compose.load("rl", ["+recipe=mine", f"--config-dir={tmp_path}", "rl.data=d", "rl.model=m"])
+    with pytest.raises(ConfigError, match=r"rl\.limits: is agent\.limits now\.\n  set in .*mine\.yaml:3"):
+        compose.build(Config, job)

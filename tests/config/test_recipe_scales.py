@@ -20,9 +20,9 @@ SIZES = re.compile(
     r"scale|needs(\..*)?|plan\.(lengths|layout)\..*"
     r"|model\.(path|architecture.*|views.*)|sft\.architecture.*|(sft|rl|filter)\.model"  # a model of another size
     r"|images\.(min|max)_pixels|(rl|sft)\.backend\..*|rl\.(compress_logs|keep_images|checkpoint_every)"
-    r"|(rl|eval|filter|serve|synth\.distil)\.limits\..*|(eval|filter|serve)\.dtype|engine\..*"
+    r"|((rl|eval|filter|serve)\.)?agent\.(limits(\..*)?|dtype)|synth\.distil\.limits\..*|engine\..*"
     r"|rl\.(prompts_per_step|group_size|steps_per_phase|phases\.\d+\.steps)|eval\.samples_per_question"
-    r"|eval\.limits|sft\.(rows_per_step|epochs)"
+    r"|sft\.(rows_per_step|epochs)"
     r"|(rl|sft)\.optim\.(lr|schedule|weight_decay|freeze_vision)"  # of a tiny model
 )
 """Keys that a scale may change."""
@@ -150,7 +150,7 @@ def test_a_users_recipe_keeps_its_prompt_and_data_at_tiny_scale(
     (tmp_path / "data" / "hf.yaml").write_text(f"tasks: {{rooms: {{test: 3, forms: [answer], generate: {rows}}}}}\n")
     (tmp_path / "prompt" / "mine.yaml").write_text('system: "My own words. {tools}"\n')
     chosen = "  - override /prompt: mine\n  - override /data: hf\n  - override /model: qwen3_vl_4b\n"
-    text = f"# @package _global_\ndefaults:\n  - toolsrl\n{chosen}  - _self_\nrl: {{limits: {{max_turns: 2}}}}\n"
+    text = f"# @package _global_\ndefaults:\n  - toolsrl\n{chosen}  - _self_\nagent: {{limits: {{max_turns: 2}}}}\n"
     (tmp_path / "recipe" / "mine.yaml").write_text(text)
     where = ["--config-dir", str(tmp_path), "+recipe=mine"]
     for scale in ("tiny", "paper"):
@@ -161,5 +161,5 @@ def test_a_users_recipe_keeps_its_prompt_and_data_at_tiny_scale(
     assert "qwen3_vl_4b" in (compose.plan("rl", [*where, "scale=gpu"]).note or "")
     validate(["mine"], config_dir=tmp_path)
     warned = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warn")]
-    assert any("scale=tiny sets rl.limits.max_turns=4 in place of the recipe's 2" in line for line in warned)
+    assert any("scale=tiny sets agent.limits.max_turns=4 in place of the recipe's 2" in line for line in warned)
     assert any("scale=gpu takes model=qwen2_5_vl_3b" in line for line in warned)

@@ -48,7 +48,7 @@ def test_a_recipe_at_paper_scale_is_the_papers_card() -> None:
         return (
             (found["prompts_per_step"], found["group_size"], found["phases"][0]["steps"], found["optim"]["lr"]),
             tuple(found["loss"][name] for name in ("clip_low", "clip_high", "dual_clip", "kl_coef")),
-            tuple(found["limits"][k] for k in ("max_turns", "max_tokens", "max_turn_tokens", "max_images")),
+            tuple(found["agent"]["limits"][k] for k in ("max_turns", "max_tokens", "max_turn_tokens", "max_images")),
         )
 
     assert {recipe: card(recipe) for recipe in CARDS} == CARD
@@ -109,7 +109,7 @@ def test_pyvision_selects_what_it_learns_from() -> None:
     assert (video["select"], video["fill"]) == (code["select"], code["fill"])
     image_reward, video_reward = (each["phases"][0]["reward"] for each in (code, video))
     assert video_reward == {**image_reward, "graded": True}  # numbers, compute_score_rule_mra
-    limits = composed_values("scale=paper", "+recipe=pyvision_video", stage="eval")["eval"]["limits"]
+    limits = composed_values("scale=paper", "+recipe=pyvision_video", stage="eval")["eval"]["agent"]["limits"]
     assert (limits["max_turns"], limits["max_tokens"]) == (30, 32768)  # section 4
     for other in (rl(f"+recipe={name}") for name in ("codev", "codevision", "codedance")):
         assert (other["fill"], other["select"]["drop_equal"]) == (FILL, False)

@@ -145,7 +145,7 @@ def test_the_maps_limit_of_turns_is_too_small_for_a_search(played) -> None:
     """A limit that binds nothing is no pressure. It counts turns that call; one more may answer."""
     (limit,) = grid.load("pyvision").axes["pressure"].cases["turns"]["policy"]
     name, allowed = limit.split("=")
-    assert name == "rl.limits.max_turns"
+    assert name == "agent.limits.max_turns"
     for i in ITEMS:
         done = played["best"]["pyvision_image", "search", i]
         assert done.stop is Stop.ANSWERED and sum(bool(turn.calls) for turn in done.policy_turns) > int(allowed)

@@ -149,4 +149,7 @@ def test_what_runs_out_of_turns_is_in_the_mean_and_not_in_the_loss() -> None:
 
 def test_six_turns_in_training_and_thirty_two_at_evaluation() -> None:
     values = compose.load("eval", ["+recipe=mini_o3", "scale=paper"]).values
-    assert values["rl"]["limits"]["max_turns"] + 1 == 6 and values["eval"]["limits"]["max_turns"] + 1 == 32
+    assert (
+        values["rl"]["agent"]["limits"]["max_turns"] + 1 == 6
+        and values["eval"]["agent"]["limits"]["max_turns"] + 1 == 32
+    )

@@ -35,7 +35,7 @@ def rl() -> dict[str, Any]:
 
 
 def sampling() -> Sampling:
-    values = rl()
+    values = rl()["agent"]["sampling"]
     spans = tuple(TemperatureSpan(**span) for span in values["spans"])
     return Sampling(values["temperature"], values["top_k"], values["top_p"], values["min_p"], spans)
 
@@ -110,16 +110,17 @@ def test_the_released_numbers() -> None:
     loss = values["loss"]
     assert (loss["clip_low"], loss["clip_high"], loss["dual_clip"], loss["kl_coef"]) == (0.2, 0.2, None, 0.01)
     assert (loss["aggregation"], values["reference"]) == ("seq-mean-token-mean", True)
-    limits = values["limits"]
+    limits = values["agent"]["limits"]
     assert (limits["max_tokens"], limits["max_turn_tokens"], limits["max_images"]) == (10240, 3196, 6)
-    assert job("eval")["eval"]["limits"]["max_turns"] + 1 == 5
+    assert job("eval")["eval"]["agent"]["limits"]["max_turns"] + 1 == 5
     assert job("sft")["sft"]["rows_per_step"] == 8 * 16
 
 
 def test_a_laptop_trains_by_the_same_method() -> None:
     paper, tiny = rl(), job(scale="tiny")["rl"]
-    for key in ("spans", "select", "loss", "advantage"):
+    for key in ("select", "loss", "advantage"):
         assert paper[key] == tiny[key]
+    assert paper["agent"]["sampling"] == tiny["agent"]["sampling"]
     assert paper["phases"][0]["reward"] == tiny["phases"][0]["reward"]
 
 

@@ -73,7 +73,7 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
         UniformFrames(4, images, 16)(sample)
     card = native_card()
     video_frames.require(16, card, 16, offered=True)
-    with pytest.raises(ConfigError, match=r"eval\.frames=17 and eval\.limits\.max_images=16: .*max_images=17"):
+    with pytest.raises(ConfigError, match=r"eval\.frames=17 and eval\.agent\.limits\.max_images=16: .*max_images=17"):
         video_frames.require(17, card, 16, offered=False)
     shows = replace(card, videos=True)
     video_frames.require(4, shows, 16, offered=False)

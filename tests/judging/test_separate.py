@@ -133,7 +133,7 @@ def test_who_judges_answers_and_who_looks_is_read_from_the_configuration() -> No
     composed = compose.load("rl", [*TOOLSRL, *words])
     assert separate.answers_by(composed.values) == "a" and separate.answers_by({"judge": {"model": "m"}}) == "m"
     assert separate.answers_by({}) is None and separate.answers_by({"judge": {"covers": 0.9}}) is None
-    assert oracle.judges(compose.build(rl.Config, composed).judge)
+    assert oracle.judges(compose.build(rl.Config, composed).agent.judge)
 
 
 @each_case(

@@ -198,7 +198,7 @@ def test_the_longest_of_many_is_their_mean_times_the_logarithm_up_to_the_limit()
 
 
 def test_a_mean_beyond_the_limit_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"more than rl\.limits\.max_tokens=1000"):
+    with pytest.raises(ConfigError, match=r"more than agent\.limits\.max_tokens=1000"):
         shape(SEVEN, replace(WORK, max_tokens=1000))
 
 

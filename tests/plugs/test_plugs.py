@@ -130,7 +130,7 @@ def card_of(own: Path, name: str) -> Any:
     job = compose.load(
         "eval", ["--config-dir", str(own), "scale=tiny", f"env={name}", "prompt=full", "data=d:v1", "model=m:v1"]
     )
-    return read_card(compose.build(evaluate.Config, job).env), job
+    return read_card(compose.build(evaluate.Config, job).agent.env), job
 
 
 # ---------------------------------------------------------------- environment and action syntax
@@ -160,7 +160,7 @@ def test_an_environment_has_demonstrations(own: Path, home: Path) -> None:
 
 def test_a_recipe_trains_in_it_under_its_own_signal_reward_advantage_selection_and_loss(own: Path, home: Path) -> None:
     words = ["+recipe=mine", "scale=tiny", "rl.data=data:v1", "rl.model=base:v1", "rl.prompts_per_step=1"]
-    words += ["rl.group_size=2", "rl.limits.max_turn_tokens=12", "rl.max_banned_mass=1", "name=policy"]
+    words += ["rl.group_size=2", "agent.limits.max_turn_tokens=12", "rl.max_banned_mass=1", "name=policy"]
     artifact = rl.run(made(rl.Config, "rl", own, home, *words))
     found = list(records.read(artifact.path / "trajectories.jsonl", Scored))
     assert len(found) == 2
@@ -210,8 +210,8 @@ def test_a_syntax_of_calls_is_in_the_prompt_read_and_written(own: Path, home: Pa
         "env=brackets",
         "prompt=full",
         "name=bracketed",
-        "rl.limits.max_tokens=20000",
-        "rl.limits.max_turn_tokens=500",
+        "agent.limits.max_tokens=20000",
+        "agent.limits.max_turn_tokens=500",
     )
     chat = tiny_model.open_family(ArtifactStore(home).resolve("base:v1", "model").path).chat
     for trajectory in found:
@@ -245,7 +245,7 @@ def test_a_native_tool_goes_from_the_prompt_to_every_signal(own: Path, tmp_path:
     (stored,) = records.read(tmp_path / "t.jsonl", Trajectory)
     assert stored == found and stored.images[1].transform == {"op": "darken", "by": 40}
     config = compose.build(evaluate.Config, job)
-    own_signals = [s for name, s in config.signals.items() if name != "evidence"]  # that one asks a judge
+    own_signals = [s for name, s in config.agent.signals.items() if name != "evidence"]  # that one asks a judge
     values = asyncio.run(measure_all(stored, own_signals)).values
     assert (values["calls"], values["calls_ok"], values["calls_by_tool"]) == (2, 1, {"image_darken_tool": 1})
     assert values["zooms"] == [] and draw_call(stored.results[0], stored.images, 0) == ""
@@ -253,7 +253,7 @@ def test_a_native_tool_goes_from_the_prompt_to_every_signal(own: Path, tmp_path:
 
 def test_a_native_tool_is_offered_from_the_command_line_without_a_card_of_its_own(own: Path) -> None:
     words = ["--config-dir", str(own), "scale=tiny", "tool@env.tools=[zoom,darken]", "data=d:v1", "model=m:v1"]
-    card = read_card(compose.build(evaluate.Config, compose.load("eval", words)).env)
+    card = read_card(compose.build(evaluate.Config, compose.load("eval", words)).agent.env)
     assert [tool.name for tool in card.tools] == ["image_zoom_in_tool", "image_darken_tool"]
 
 
@@ -263,7 +263,7 @@ def test_a_native_tool_is_offered_from_the_command_line_without_a_card_of_its_ow
 def test_an_engine_plays_a_judge_rules_and_a_tracker_hears_of_it(own: Path, home: Path) -> None:
     words = ["scale=tiny", "data=data:v1", "model=base:v1", "eval.forms=[answer]", "name=heard"]
     words += ["engine=mine", "judge=mine", "tracker=mine", "prompt=full"]
-    words += ["+signals.asked._target_=somebody.asked", "rl.limits.max_tokens=20000"]
+    words += ["+signals.asked._target_=somebody.asked", "agent.limits.max_tokens=20000"]
     artifact = evaluate.run(made(evaluate.Config, "eval", own, home, *words))
     found = list(records.read(artifact.path / "trajectories.jsonl", Scored))
     assert [one.trajectory.policy_turns[0].text for one in found] == ["<answer>K</answer>"] * 2
@@ -301,7 +301,7 @@ def test_a_task_has_demonstrations_by_its_own_script(own: Path, home: Path) -> N
 def test_a_rule_of_ones_own_scores_its_answers(own: Path, tmp_path: Path) -> None:
     rule = "+signals.answer.rules.near._target_=somebody.near"
     words = ["scale=tiny", "data=d:v1", "model=m:v1", rule]
-    signal = made(evaluate.Config, "eval", own, tmp_path, *words).signals["answer"]
+    signal = made(evaluate.Config, "eval", own, tmp_path, *words).agent.signals["answer"]
     sample = make_sample(truth={"rule": "near", "shade": 100}, answer="100")
     for text, expected in (("104", 1), ("106", 0)):
         assert asyncio.run(signal(make_trajectory(sample, [f"<answer>{text}</answer>"])))["answer_correct"] == expected

@@ -19,6 +19,7 @@ from stages import rl
 from vtcli.algo.losses import policy_loss
 from vtcli.cli.main import app
 from vtcli.config import compose
+from vtcli.envs.card import read_card
 from vtcli.errors import ToolError
 from vtcli.judging import rubrics
 from vtcli.protocols import ToolOutput
@@ -50,7 +51,7 @@ def test_every_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     first, second = config.phases[0].reward([Signals(values) for values in rollouts])
     assert first.total == pytest.approx(0.6) and second is None
 
-    darken = config.env().tools[1] if callable(config.env) else config.env.tools[1]
+    darken = read_card(config.agent.env).tools[1]
     made = darken(np.full((2, 2, 3), 30, np.uint8), None, {"by": 40})
     assert isinstance(made, ToolOutput) and made.pixels.max() == 0
     with pytest.raises(ToolError):

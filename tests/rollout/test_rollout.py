@@ -270,10 +270,10 @@ def test_too_many_broken_rollouts_are_one_error_with_the_commonest_reason() -> N
     answered = play([DONE])
     broken = [replace(answered, stop=Stop.BROKEN, error=text) for text in ("A: x\nmore", "B: y", "A: x\nother")]
     assert why_broken([answered]) == ""
-    refuse_broken(0.5, 0.5, [answered, *broken], "eval", "here")
+    refuse_broken(0.5, 0.5, [answered, *broken], "here")
     with pytest.raises(EngineError) as caught:
-        refuse_broken(0.75, 0.5, [answered, *broken], "rl", "step 3 (log)")
-    assert str(caught.value).startswith("step 3 (log): 75% of the rollouts broke, at most rl.max_broken=50% may.")
+        refuse_broken(0.75, 0.5, [answered, *broken], "step 3 (log)")
+    assert str(caught.value).startswith("step 3 (log): 75% of the rollouts broke, at most agent.max_broken=50% may.")
     assert "The commonest reason, of 2 of 3: A: x. Mend that" in str(caught.value)
 
 
@@ -291,19 +291,23 @@ def test_room_for_an_answer_is_looked_for_before_anything_is_sampled() -> None:
 
     def tried(limits: Limits) -> None:
         samples = [make_sample(id=name) for name in ("long", "short", "never")]
-        asyncio.run(require_room(samples, tiny_model.chat(), JudgeSettings, limits, "rl.limits.max_tokens"))
+        asyncio.run(require_room(samples, tiny_model.chat(), JudgeSettings, limits, "agent.limits.max_tokens"))
 
     tried(Limits(max_tokens=300))
     assert opened == ["long", "short"]  # one with room is enough
-    with pytest.raises(KeyProblem, match=r"^rl.limits.max_tokens: is 3, but the shortest of 3 prompts has \d+ tokens"):
+    with pytest.raises(
+        KeyProblem, match=r"^agent.limits.max_tokens: is 3, but the shortest of 3 prompts has \d+ tokens"
+    ):
         tried(Limits(max_tokens=3))
 
 
 def test_limits_without_room_for_one_token_after_the_prompt_are_refused() -> None:
     sample = make_sample()
     full = replace(make_trajectory(sample, []), stop=Stop.MAX_TOKENS, turns=(), prompt_ids=(1,) * 57)
-    with pytest.raises(KeyProblem, match=r"^rl.limits.max_tokens: is 8, but the shortest of 2 prompts has 57 tokens"):
-        refuse_no_room([full, full], Limits(max_tokens=8), "rl.limits.max_tokens")
+    with pytest.raises(
+        KeyProblem, match=r"^agent.limits.max_tokens: is 8, but the shortest of 2 prompts has 57 tokens"
+    ):
+        refuse_no_room([full, full], Limits(max_tokens=8), "agent.limits.max_tokens")
     answered = make_trajectory(sample, ["<answer>K</answer>"])
-    refuse_no_room([full, answered], Limits(max_tokens=8), "rl.limits.max_tokens")
-    refuse_no_room([], Limits(max_tokens=8), "rl.limits.max_tokens")
+    refuse_no_room([full, answered], Limits(max_tokens=8), "agent.limits.max_tokens")
+    refuse_no_room([], Limits(max_tokens=8), "agent.limits.max_tokens")

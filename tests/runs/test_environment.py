@@ -27,7 +27,11 @@ def test_tools_keep_the_order_of_the_prompt(tmp_path: Path) -> None:
         draft.commit(recorded(job))
     read = require_environment(ArtifactStore(tmp_path).resolve("m@latest"), "m@latest", PARTS)
     assert list(read["env"]["tools"]) == list(job["env"]["tools"]) and read["env"] == job["env"]
-    assert (read["prompt"], read["images"], read["limits"]) == (job["prompt"], job["images"], job["rl"]["limits"])
+    assert (read["prompt"], read["images"], read["limits"]) == (
+        job["prompt"],
+        job["images"],
+        job["rl"]["agent"]["limits"],
+    )
 
 
 def test_sft_records_the_environment_of_its_demonstrations_or_none(tmp_path: Path) -> None:

@@ -73,7 +73,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     ]
     counts += [f"data.tasks.{task}.test=1" for task in ("rotflip", "read_value", "count")]
     command([*vtcli, "synth", *COMMON, *home, "name=data", *counts, f"data.tasks.zoom.test={QUESTIONS}"], folder, ours)
-    asked = [f"eval.model={BASE}", "eval.data=data:v1", "eval.forms=[answer]", "eval.temperature=0", "name=report"]
+    asked = [
+        f"eval.model={BASE}",
+        "eval.data=data:v1",
+        "eval.forms=[answer]",
+        "eval.agent.sampling.temperature=0",
+        "name=report",
+    ]
     command([*vtcli, "eval", *COMMON, *home, *asked], folder, ours)
     found = [one.trajectory for one in records.read(folder / "home" / "report" / "v1" / "trajectories.jsonl", Scored)]
     lines: list[str] = []

@@ -20,6 +20,7 @@ from moments import recorded
 from sizes import default_size
 
 from stages import eval as stage
+from tests.support.agents import with_agent
 from vtcli.config import commandline
 from vtcli.data.generators import count, read_value, rotflip, zoom
 from vtcli.errors import ConfigError, EngineError, InputError
@@ -112,7 +113,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
     }
     fields |= changes
     job = {"home": str(home), "name": name, "eval": {k: v for k, v in fields.items() if isinstance(v, str | int)}}
-    return stage.Config(**fields, job=job)
+    return stage.Config(**with_agent({"temperature": 0.0} | fields), job=job)
 
 
 def scored(artifact: Artifact) -> list[Scored]:
@@ -213,7 +214,7 @@ def test_broken_rollouts_are_data(
 
     monkeypatch.setattr(ImageStore, "add", add)  # what a tool made cannot be kept
     asked: dict[str, Any] = {"policy": "oracle", "max_samples": 3}
-    with pytest.raises(EngineError, match=r"% of the rollouts broke, at most eval.max_broken=0% may.*No space left"):
+    with pytest.raises(EngineError, match=r"% of the rollouts broke, at most agent.max_broken=0% may.*No space left"):
         stage.run(config(home, "broken", **asked, max_broken=0.0))
     assert not (home / "broken").exists()
     made = stage.run(config(home, "broken", **asked, max_broken=1.0))
@@ -246,7 +247,7 @@ def test_a_limit_below_every_prompt_is_refused_before_a_model_is_loaded(
 
     monkeypatch.setattr(stage, "open_policy", never)
     limits = Limits(max_turns=1, max_tokens=5, max_turn_tokens=5, max_images=10)
-    with pytest.raises(ConfigError, match=r"^eval\.limits\.max_tokens: is 5, but the shortest of \d+ prompts has"):
+    with pytest.raises(ConfigError, match=r"^eval\.agent\.limits\.max_tokens: is 5, but the shortest of \d+ prompts"):
         stage.run(config(home, "roomless", limits=limits))
 
 
@@ -341,7 +342,7 @@ def test_a_killed_shard_goes_on_and_broken_rollouts_are_not_asked_again_by_the_m
         return {}
 
     shard = config(home, "killed", policy="oracle", shard="1/2")
-    made = stage.run(replace(shard, signals=shard.signals | {"witness": witness}))
+    made = stage.run(replace(shard, agent=replace(shard.agent, signals=shard.agent.signals | {"witness": witness})))
     assert len(scored(made)) == 12 and len(asked) == 12 - 7
     other = stage.run(config(home, "killed", policy="oracle", shard="2/2"))
     merged = stage.run(config(home, "killed", policy="oracle", merge=2))

@@ -42,7 +42,7 @@ from vtcli.signals.scorers.grade import Grade
 def longest(sample: Sample, text: str, *, least: int) -> Grade:
     return Grade.of(len(text) >= least)
 """
-WORDS = ["scale=tiny", "tracker=none", "prompt=compact", "rl.limits.max_tokens=420"]
+WORDS = ["scale=tiny", "tracker=none", "prompt=compact", "agent.limits.max_tokens=420"]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from fakes import ALL_TOOLS, make_pixels, native_card
 from judge_server import Body, JudgeServer, Reaction
 
 from stages import eval as stage
+from tests.support.agents import with_agent
 from vtcli.engines.openai.baseline import Baseline
 from vtcli.engines.openai.chat import ChatMessage
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Price
@@ -87,7 +88,7 @@ def config(home: Path, url: str | None, name: str = "other", **changes: Any) -> 
         "images": ImageLimits(1, 10**6),
     }
     job = {"home": str(home), "name": name, "eval": {"calls": baseline.calls, "tools": changes.get("tools")}}
-    return stage.Config(**(fields | changes), job=job)
+    return stage.Config(**with_agent({"temperature": 0.0} | fields | changes), job=job)
 
 
 def found(artifact: Artifact) -> dict[str, Scored]:

@@ -16,6 +16,7 @@ from coloured_tags import TagPolicy
 from fakes import native_card
 
 from stages import eval as stage
+from tests.support.agents import with_agent
 from vtcli.errors import ConfigError, EngineError
 from vtcli.probes.causal import CausalProbe, Continuation
 from vtcli.rewards import toolsrl
@@ -58,7 +59,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
     }
     fields |= changes
     job = {"home": str(home), "name": name, "eval": {k: v for k, v in fields.items() if isinstance(v, str | int)}}
-    return stage.Config(**fields, job=job)
+    return stage.Config(**with_agent({"temperature": 0.0} | fields), job=job)
 
 
 Evaluate = Callable[..., tuple[Artifact, TagPolicy]]
@@ -233,7 +234,7 @@ def test_a_reused_report_prints_the_same_probe(
 
 
 def test_settings_that_cannot_work_are_refused(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"probe.continuations > 1 needs eval.temperature > 0"):
+    with pytest.raises(ConfigError, match=r"probe.continuations > 1 needs eval.agent.sampling.temperature > 0"):
         config(home, "wrong", probe=replace(PROBE, continuations=2))
     for changes in ({"policy": "oracle"}, {"tools": "none"}, {"forms": ("tool",)}):
         with pytest.raises(ConfigError, match=r"it needs eval.policy=model, eval.tools=offered and the form answer"):

@@ -21,6 +21,7 @@ from vtcli.protocols import Request
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion, EnvTurn, Scored
+from vtcli.session.agent import Agent
 from vtcli.signals import answer, usage
 from vtcli.signals import format as format_rule
 from vtcli.store import records
@@ -53,17 +54,17 @@ def evaluate(home: Path, model: Path) -> tuple[Artifact, list[Request]]:
     config = stage.Config(
         data="tags:v1",
         model=str(model),
-        prompt=PROMPT,
-        signals={"answer": answer.measure, "format": format_rule.measure, "usage": usage.measure},
+        agent=Agent(
+            env=native_card,
+            prompt=PROMPT,
+            signals={"answer": answer.measure, "format": format_rule.measure, "usage": usage.measure},
+            limits=Limits(max_turns=2, max_tokens=1000, max_turn_tokens=80, max_images=4),
+            images=ImageLimits(56 * 56, 112 * 112),
+        ),
         metrics={},
         rewards={"tool": toolsrl.stage1, "answer": toolsrl.stage2},
         tool_term=toolsrl.tool_reward,
-        dtype="float32",
-        env=native_card,
         forms=("answer",),
-        temperature=1.0,
-        limits=Limits(max_turns=2, max_tokens=1000, max_turn_tokens=80, max_images=4),
-        images=ImageLimits(56 * 56, 112 * 112),
         probe=CausalProbe(4, 2, "last", ("blank", "noise", "other_image")),
         shown=2,
         job={"home": str(home), "name": "probed"},

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from PIL import Image
 
 from stages import eval as evaluation
 from stages import filter as stage
+from tests.support.agents import with_agent
 from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.config import compose
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.filters import contamination, duplicates, hashing, lengths, pass_rate, sizes, turns, verifiable
 from vtcli.filters.rolling import Rollouts
 from vtcli.judging import rubrics
+from vtcli.protocols import Sampling
 from vtcli.rollout.loop import Limits, RolloutRequest
 from vtcli.runs.identity import scoring_source
 from vtcli.schema import Sample, Scored, Stop, Trajectory
@@ -107,7 +110,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
     fields |= changes
     own = {k: v for k, v in fields.items() if isinstance(v, str | int)}
     own |= {"rules": {k: repr(v) for k, v in fields["rules"].items()}, "rollouts": repr(fields["rollouts"])}
-    return stage.Config(**fields, job={"home": str(home), "name": name, "filter": own})
+    return stage.Config(**with_agent(fields), job={"home": str(home), "name": name, "filter": own})
 
 
 def ids(artifact: Artifact, file: str = "answer-train") -> list[str]:
@@ -201,10 +204,8 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     clean = stage.run(config(home, "rows", rules=ROWS, model=None))  # eval refuses the image that is too narrow
     report = evaluation.run(
         evaluation.Config(
-            data=clean.ref, model="model:v1", prompt=PROMPT, signals={"answer": by_seed}, metrics={}, env=native_card,
-            dtype="float32", forms=("answer",), split="train", samples_per_question=4, temperature=1.0,
-            limits=Limits(max_turns=1, max_tokens=600, max_turn_tokens=6), images=ImageLimits(56 * 56, 112 * 112),
-            job={"home": str(home), "name": "report"}, max_broken=1.0,
+            data=clean.ref, model="model:v1", agent=replace(config(home, "mixed").agent, max_broken=1.0), metrics={},
+            forms=("answer",), split="train", samples_per_question=4, job={"home": str(home), "name": "report"},
             rewards={"answer": lambda signals: [None] * len(signals)}, tool_term=lambda signals: None,
         )
     )  # fmt: skip
@@ -383,7 +384,9 @@ def test_rows_that_are_skipped_are_in_the_manifest(tmp_path: Path) -> None:
 
 
 def test_prompts_without_room_are_no_wrong_answers(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"filter.limits.max_tokens: is 20, but the shortest of \d+ prompts has"):
+    with pytest.raises(
+        ConfigError, match=r"filter.agent.limits.max_tokens: is 20, but the shortest of \d+ prompts has"
+    ):
         stage.run(config(home, "roomless", limits=Limits(max_turns=1, max_tokens=20, max_turn_tokens=6)))
 
 
@@ -418,7 +421,7 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
     with pytest.raises(ConfigError, match=r"and no rule of image, answer, duplicates compares with it"):
         config(home, "wrong", rules=ROWS, model=None, against=("data:v1",))
     with pytest.raises(ConfigError, match="temperature 0"):
-        Rollouts(k=8, temperature=0.0)
+        Rollouts(k=8).require(Sampling(0.0))
 
 
 def test_the_recipes_have_their_papers_rules() -> None:

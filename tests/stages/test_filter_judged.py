@@ -19,6 +19,7 @@ from fakes import native_card
 from judge_server import Body, JudgeServer, Reaction, pictures, quoted, text_of, verdict
 
 from stages import filter as stage
+from tests.support.agents import with_agent
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.filters import judged
@@ -29,6 +30,7 @@ from vtcli.judging.endpoint import Patience
 from vtcli.judging.model import open_judge
 from vtcli.protocols import Request
 from vtcli.schema import Completion, Sample, Trajectory
+from vtcli.session.agent import Agent
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import encode_png
@@ -115,7 +117,12 @@ def run(home: Path, first: str, second: str, name: str, large: str = "large", **
     given["second_judge"] = judge(second, large)
     own = {"rules": {key: repr(rule) for key, rule in (RULES | rules).items()}}
     return stage.run(
-        stage.Config(data="data:v1", rules=RULES | rules, **given, job={"home": str(home), "name": name, "filter": own})
+        stage.Config(
+            **with_agent(given),
+            data="data:v1",
+            rules=RULES | rules,
+            job={"home": str(home), "name": name, "filter": own},
+        )
     )
 
 
@@ -234,7 +241,7 @@ def test_rules_name_their_rubrics_and_the_oracle_is_refused(home: Path) -> None:
     assert rubrics_of(RULES | own) == ["codedance_quality", "deepeyes_answer", "external_knowledge"]
     given: dict[str, Any] = {"prompt": PROMPT, "signals": {}, "env": native_card}
     with pytest.raises(ConfigError, match=r"filter\.rules\.self_contained asks a judge .* judge=openai"):
-        stage.Config(data="data:v1", rules=RULES, **given)
+        stage.Config(**with_agent(given), data="data:v1", rules=RULES)
 
 
 @pytest.mark.parametrize(
@@ -304,10 +311,12 @@ def test_a_label_goes_where_the_judge_finds_the_policys_usual_answer_right(
                 model="model:v1",
                 rules={"label": judged.label},
                 rollouts=Rollouts(k=2, early_stop=True),  # has no effect on a rule of two facts
-                prompt=PROMPT,
-                signals={"answer": correct},
-                env=native_card,
-                judge=partial(open_judge, url=server.url, model="eyes", parameters={}, patience=QUICK),
+                agent=Agent(
+                    prompt=PROMPT,
+                    signals={"answer": correct},
+                    env=native_card,
+                    judge=partial(open_judge, url=server.url, model="eyes", parameters={}, patience=QUICK),
+                ),
                 job={"home": str(home), "name": "clean"},
             )
         )
@@ -347,6 +356,7 @@ def test_images_are_chosen_by_a_prompt_that_shows_nothing_else(home: Path) -> No
         given: dict[str, Any] = {"prompt": PROMPT, "signals": {}, "env": native_card}
         judge: Any = partial(open_judge, url=server.url, model="eyes", parameters={}, patience=QUICK)
         rules: Any = {"detailed": partial(judged.agreed, rubric="codedance_image", judges=1)}
-        made = stage.run(stage.Config(data="data:v1", rules=rules, judge=judge, **given, job={"home": str(home)}))
+        own = with_agent(given | {"judge": judge})
+        made = stage.run(stage.Config(**own, data="data:v1", rules=rules, job={"home": str(home)}))
         assert {part["type"] for body in server.requests for part in body["messages"][1]["content"]} == {"image_url"}
     assert ids(made) == ["neither", "second"]

@@ -19,6 +19,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.filters import contamination, duplicates, hashing, lengths
 from vtcli.filters.image_hash import image_hash
 from vtcli.schema import Sample
+from vtcli.session.agent import Agent
 from vtcli.store import images, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import encode_png
@@ -59,7 +60,7 @@ def run(home: Path, **changes: Any) -> Artifact:
     rules = changes.pop("rules", RULES)
     own = {"rules": {name: repr(rule) for name, rule in rules.items()}, **changes}
     config = stage.Config(
-        data="data:v1", rules=rules, prompt=PROMPT, signals={}, env=native_card,
+        data="data:v1", rules=rules, agent=Agent(prompt=PROMPT, signals={}, env=native_card),
         job={"home": str(home), "name": "clean", "filter": own}, **changes,
     )  # fmt: skip
     return stage.run(config)

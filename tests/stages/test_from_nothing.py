@@ -21,7 +21,7 @@ ROWS = ",".join(f"{task}:{{tool:2,answer:2,perceive:2}}" for task in TASKS)
 ARGV = [
     *("rl", "+recipe=toolsrl", *SMALL, "synth.workers=1", f"synth.demos={{validation:0.2,rows:{{{ROWS}}}}}"),
     *("sft.epochs=1", "sft.first.epochs=0", "sft.rows_per_step=8", "sft.checkpoint_every=1"),
-    *("rl.prompts_per_step=2", "rl.group_size=2", "rl.limits.max_turn_tokens=24", "rl.steps_per_phase=1"),
+    *("rl.prompts_per_step=2", "rl.group_size=2", "agent.limits.max_turn_tokens=24", "rl.steps_per_phase=1"),
     "rl.allow_no_update=true",  # the rewards of four rollouts may be equal
     "rl.max_banned_mass=1",  # its base model has hardly been taught
 ]

@@ -29,7 +29,7 @@ def test_it_is_trained_by_every_stage(tmp_path: Path, kind: str, capfd: pytest.C
     demos = DemoSet(ArtifactStore(home).resolve("demos@latest", "demos"), "train", ImageStore(tmp_path, as_given))
     BUILD[kind](model, [*demos.every_messages()])
     if kind == THINKS:
-        limit, template = ["rl.limits.max_thought_tokens=6"], model / "chat_template.jinja"
+        limit, template = ["agent.limits.max_thought_tokens=6"], model / "chat_template.jinja"
         template.write_text(template.read_text().replace("assistant\n'", "assistant\n<think>\n'"))
     run(home, "synth", [*DATASET, *family])
     capfd.readouterr()

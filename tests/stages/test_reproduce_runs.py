@@ -15,7 +15,7 @@ from vtcli.store.artifacts import ArtifactStore
 
 SIZES = [word for word in SMALL if word != "scale=tiny"] + ["synth.workers=1", "synth.sheet=1"]
 TRAINED = ["sft.epochs=1", "sft.first.epochs=0", "sft.rows_per_step=8", "rl.prompts_per_step=2", "rl.group_size=2"]
-TRAINED += ["rl.limits.max_turn_tokens=24", "rl.steps_per_phase=1", "rl.allow_no_update=true", "eval.max_samples=2"]
+TRAINED += ["agent.limits.max_turn_tokens=24", "rl.steps_per_phase=1", "rl.allow_no_update=true", "eval.max_samples=2"]
 TRAINED += ["rl.max_banned_mass=1"]  # its model has hardly been taught
 DEMOS = ",".join(f"{task}:{{tool:2,answer:2,perceive:2}}" for task in TASKS)
 

@@ -120,7 +120,7 @@ def test_keys_of_memory_engine_and_time_may_change_before_a_resume_and_others_ma
         job = {
             "home": str(home),
             "name": "resumed",
-            "rl": {"backend": asdict(backend), "limits": {"timeout_s": engine.timeout_s}, "optim": optim},
+            "rl": {"backend": asdict(backend), "agent": {"limits": {"timeout_s": engine.timeout_s}}, "optim": optim},
             "engine": asdict(engine),
         }
         return run(home, "resumed", steps_ahead=0, backend=backend, engine=engine, job=job)

@@ -25,7 +25,7 @@ from vtcli.store.images import encode_png
 STEPS, ROLLOUTS = 3, 4
 RL = [
     *("+recipe=grpo_accuracy", "scale=tiny", "tracker=none", "rl.data=data:v1", "rl.checkpoint_every=1"),
-    *("rl.prompts_per_step=2", "rl.group_size=2", "rl.limits.max_turn_tokens=16", "rl.limits.max_turns=1"),
+    *("rl.prompts_per_step=2", "rl.group_size=2", "agent.limits.max_turn_tokens=16", "agent.limits.max_turns=1"),
     "rl.max_banned_mass=1",  # its base model has hardly been taught
     f"rl.phases=[{{name:asked,steps:{STEPS},form:answer,reward:{{_target_:asking.reward}}}}]",
     "+signals.asked._target_=asking.measure",

@@ -38,7 +38,7 @@ PNG = encode_png(np.full((56, 56, 3), 77, np.uint8))
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(PNG).decode()}}
 MESSAGES: list[Any] = [{"role": "user", "content": [IMAGE, {"type": "text", "text": QUESTION}]}]
 ROOT = Path(__file__).resolve().parents[2]
-COMMON = ["scale=tiny", "tracker=none", "rl.limits.max_tokens=600", "rl.limits.max_turn_tokens=24"]
+COMMON = ["scale=tiny", "tracker=none", "agent.limits.max_tokens=600", "agent.limits.max_turn_tokens=24"]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def test_answers_are_token_for_token_what_eval_samples(server: Server, monkeypat
         records.write_samples(draft.path / "answer-test.parquet", [(sample, [PNG])])
         draft.commit()
     words = ["data=data:v1", "model=model:v1", f"home={server.home}", "seed=7", "eval.forms=[answer]", *COMMON]
-    words += ["eval.samples_per_question=2", "eval.temperature=1.0"]
+    words += ["eval.samples_per_question=2", "eval.agent.sampling.temperature=1.0"]
     made = evaluation.run(compose.build(evaluation.Config, compose.load("eval", words)))
     found = {s.trajectory.id: s.trajectory for s in records.read(made.path / "trajectories.jsonl", Scored)}
     assert len(found) == 2
@@ -196,7 +196,7 @@ def test_sigterm_ends_it_well(server: Server) -> None:
     assert server.process.wait(30) == 0
     assert not list((server.home / ".work").glob("serve-*/images"))
     artifact = ArtifactStore(server.home).resolve("serve@latest", "trajectories")
-    assert artifact.manifest.config["serve"]["limits"]["max_tokens"] == 600  # as it was trained
+    assert artifact.manifest.config["serve"]["agent"]["limits"]["max_tokens"] == 600  # as it was trained
     found = {scored.trajectory.id: scored.trajectory for scored in records.read(
         artifact.path / "trajectories.jsonl", Scored)}  # fmt: skip
     assert len(found) == artifact.manifest.summary["trajectories"] >= 3
@@ -241,7 +241,7 @@ def test_a_model_that_names_no_environment_of_ours_needs_one(
     [
         ([], ["env", "prompt", "images", "limits"]),
         (["+recipe=toolsrl"], []),
-        (["env=codev", "rl.limits.max_turns=2"], ["prompt", "images"]),
+        (["env=codev", "agent.limits.max_turns=2"], ["prompt", "images"]),
         (["prompt=compact", "images.max_pixels=9000"], ["env", "limits"]),
     ],
 )

@@ -96,5 +96,5 @@ def test_a_vllm_server_that_is_killed_is_started_again_and_costs_no_question(tmp
 
 
 def words(folder: Path) -> list[str]:
-    limits = ["rl.limits.max_tokens=500", "rl.limits.max_turn_tokens=400", "rl.limits.max_turns=1"]
+    limits = ["agent.limits.max_tokens=500", "agent.limits.max_turn_tokens=400", "agent.limits.max_turns=1"]
     return [f"model={wide_model.folder()}", "env=native", "scale=tiny", "tracker=none", f"home={folder}", *limits]

@@ -149,7 +149,7 @@ def test_memory_engine_and_time_outs_can_change_when_a_killed_run_goes_on(
     monkeypatch.setattr(rl, "log_step", log_step)
     (work,) = (home / ".work").glob("rl-*/checkpoints")
     changed = ["rl.backend.batch_tokens=400", "rl.backend.activation_checkpointing=true", "engine.max_batch=2"]
-    changed += ["rl.limits.timeout_s=500", "sandbox.live=7", "rl.data=data:v1", f"rl.model={home / 'base' / 'v1'}"]
+    changed += ["agent.limits.timeout_s=500", "sandbox.live=7", "rl.data=data:v1", f"rl.model={home / 'base' / 'v1'}"]
     run(home, "rl", [*again, *changed])
     assert "rl 1/2 from a checkpoint" in capfd.readouterr().err and not work.exists()
     whole, resumed = (lines(home / name / "v1" / "metrics.jsonl") for name in ("policy", "frugal"))
@@ -171,8 +171,8 @@ def test_a_run_that_updates_nothing_ends_with_an_error_that_says_why(
 
 
 def test_a_limit_below_every_prompt_is_refused_before_the_first_rollout(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^rl\.limits\.max_tokens: is 6"):
-        run(home, "rl", [*RL, "name=roomless", "rl.limits.max_tokens=6"])
+    with pytest.raises(ConfigError, match=r"^agent\.limits\.max_tokens: is 6"):
+        run(home, "rl", [*RL, "name=roomless", "agent.limits.max_tokens=6"])
     assert not [path for path in (home / ".work").glob("rl-*/trajectories.jsonl") if path.stat().st_size]
 
 

@@ -40,7 +40,7 @@ DEMOS += [f"synth.demos.rows.{task}.{kind}=3" for task in TASKS for kind in ("to
 SFT = ["sft.epochs=2", "sft.rows_per_step=2", "sft.checkpoint_every=1"]  # 36 steps
 PHASE = "{name:all,steps:4,form:tool,reward:{_target_:uneven.reward,of:{_target_:vtcli.rewards.toolsrl.stage1}}}"
 RL = [
-    *("rl.prompts_per_step=2", "rl.group_size=2", "rl.checkpoint_every=1", "rl.limits.max_turn_tokens=24"),
+    *("rl.prompts_per_step=2", "rl.group_size=2", "rl.checkpoint_every=1", "agent.limits.max_turn_tokens=24"),
     f"rl.phases=[{PHASE}]",
     "rl.max_banned_mass=1",  # its model has hardly been taught
 ]
@@ -239,7 +239,7 @@ def test_a_paper_is_reproduced_by_jobs_that_wait_for_each_other(env: dict[str, s
     rows = ",".join(f"{task}:{{tool:2,answer:2,perceive:2}}" for task in TASKS)
     more = [word for word in SIZES if word != "scale=tiny"]
     more += ["sft.epochs=1", "sft.first.epochs=0", "sft.rows_per_step=8", "rl.prompts_per_step=2", "rl.group_size=2"]
-    more += ["rl.steps_per_phase=1", "rl.allow_no_update=true", "rl.limits.max_turn_tokens=24", *EVAL]
+    more += ["rl.steps_per_phase=1", "rl.allow_no_update=true", "agent.limits.max_turn_tokens=24", *EVAL]
     more += ["rl.max_banned_mass=1"]  # its model has hardly been taught
     more += [f"'synth.demos={{validation:0.2,rows:{{{rows}}}}}'"]
     line = [sys.executable, "-m", "vtcli", "reproduce", "toolsrl", "--name", "p", "--more", " ".join(more)]

@@ -34,7 +34,7 @@ DATA = ["+recipe=toolsrl", "synth.workers=1", "synth.sheet=1"]
 DATA += [f"data.tasks.{task}.{split}=2" for task in TASKS for split in ("train", "validation", "test")]
 PHASE = "{name:all,steps:3,form:tool,reward:{_target_:uneven.reward,of:{_target_:vtcli.rewards.toolsrl.stage1}}}"
 RL = ["+recipe=toolsrl", "rl.data=data:v1", f"rl.phases=[{PHASE}]", "rl.prompts_per_step=4", "rl.group_size=2"]
-RL += ["rl.checkpoint_every=1", "rl.limits.max_turn_tokens=12", "rl.limits.max_turns=1", "name=policy"]
+RL += ["rl.checkpoint_every=1", "agent.limits.max_turn_tokens=12", "agent.limits.max_turns=1", "name=policy"]
 RL += ["rl.max_banned_mass=1"]  # nothing has taught the model
 SIGNALS = ["+signals.sampled._target_=uneven.measure", "+signals.held={_target_:held.measure,free:4}"]  # two steps' own
 FACTS = """

@@ -12,7 +12,9 @@ import pytest
 from fakes import native_card
 
 from stages import rl as stage
+from tests.support.agents import with_agent
 from vtcli.algo.optim import Optim
+from vtcli.config.binding import bind
 from vtcli.data.generators import rotflip
 from vtcli.engines.hf import HfPolicy
 from vtcli.engines.policies import Engine, open_policy
@@ -77,7 +79,8 @@ def run(home: Path, name: str, **changes: Any) -> Artifact:
         "max_banned_mass": 1.0,  # nothing has taught the model
     }
     fields |= {"job": {"home": str(home), "name": name, "changes": str(changes)}} | changes
-    return stage.run(stage.Config(**fields))
+    fields["signals"] = {name: bind(node) for name, node in fields["signals"].items()}
+    return stage.run(stage.Config(**with_agent(fields)))
 
 
 def lines(made: Artifact) -> list[dict[str, Any]]:

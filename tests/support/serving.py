@@ -27,7 +27,7 @@ from vtcli.protocols import Completion, Policy, Request
 from vtcli.rollout.loop import Limits
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.serve import connections
-from vtcli.serve.agent import Agent, Bounds
+from vtcli.serve.agent import Bounds, ChatAgent
 from vtcli.serve.app import Service, application
 from vtcli.serve.history import History
 from vtcli.serve.metrics import Metrics
@@ -105,7 +105,7 @@ class Gate:
 class Served:
     """A server and a client of it."""
 
-    agent: Agent
+    agent: ChatAgent
     service: Service
     client: TestClient[Any, Any]
     port: int  # of the socket with the limits of connections
@@ -176,7 +176,7 @@ def served(
         await worlds.start()
         tools = [tool.name for tool in worlds.card.tools]
         metrics = Metrics(name, tools)
-        agent = Agent(
+        agent = ChatAgent(
             policy, tiny_model.chat(), worlds, LeasedImages(store), Limits(), bounds, 1.0, History(history), metrics
         )
         about = {"loopback": True, "key": None, "limits": RequestLimits(), "agent": agent, "metrics": metrics} | service

@@ -46,7 +46,7 @@ def phase(name: str, form: str, reward: str) -> str:
 
 RL = [
     *("+recipe=toolsrl", "rl.data=data@latest", "rl.model=base@latest"),
-    *("rl.prompts_per_step=2", "rl.group_size=2", "rl.limits.max_turn_tokens=24"),
+    *("rl.prompts_per_step=2", "rl.group_size=2", "agent.limits.max_turn_tokens=24"),
     "rl.max_banned_mass=1",  # its base model has hardly been taught
     "+signals.sampled._target_=uneven.measure",
     # Three prompts, and four of six rollouts are learnt from.

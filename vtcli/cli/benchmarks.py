@@ -162,5 +162,9 @@ def _setting(source: TrajectorySource, label: str) -> RunSetting:
     settings = config.get("eval") or {}
     if not settings:
         return RunSetting(label, ORACLE, "not stated")
-    model, temperature = settings.get("label") or settings.get("model") or label, settings.get("temperature")
+    model = settings.get("label") or settings.get("model") or label
+    sampling = (settings.get("agent") or {}).get(
+        "sampling"
+    ) or settings  # reports of 0.1.0's first months have no agent
+    temperature = sampling.get("temperature")
     return RunSetting(str(model), answers_by(config) or ORACLE, f"T {temperature}, where no benchmark has its own")

@@ -33,6 +33,22 @@ TARGET = "_target_"
 WHOLE = "job"
 """A config dataclass's field of this name receives the whole composed configuration, for the manifest."""
 
+AGENT = "agent"
+"""A config dataclass's field of this name decides how a policy answers (``session.agent``): the section ``agent``,
+overlaid by ``STAGE.agent``, and sections of the top level."""
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "spans")
+_SHARED = ("dtype", "device", "max_broken", "max_unjudged")
+RENAMED: Mapping[str, str] = {
+    "rl.limits": "agent.limits",
+    **{f"{stage}.limits": f"{stage}.agent.limits" for stage in ("eval", "filter", "serve")},
+    **{f"{stage}.{key}": f"{stage}.agent.sampling.{key}" for stage in ("rl", "eval") for key in _SAMPLING},
+    **{f"{stage}.{key}": f"{stage}.agent.{key}" for stage in ("rl", "eval", "filter", "serve") for key in _SHARED},
+    "serve.temperature": "serve.agent.sampling.temperature",
+    "filter.rollouts.temperature": "filter.agent.sampling.temperature",
+}
+"""Keys of 0.1.0's first months and what they are called now; what lies below them moved with them."""
+
 
 SECTION_OF: Mapping[str, str] = {"judge": "scoring"}
 """The section of a stage whose own name is taken: ``judge`` is who is asked, in every stage."""
@@ -59,12 +75,23 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     return f" Valid: {', '.join(known)}." if known else " None is valid here."
 
 
+def renamed(key: str) -> str | None:
+    """Returns the present name of a key that had another one; None for a key that never had.
+
+    >>> renamed("rl.limits.max_turns"), renamed("rl.loss")
+    ('agent.limits.max_turns', None)
+    """
+    old = next((old for old in RENAMED if key == old or key.startswith(f"{old}.")), None)
+    return None if old is None else RENAMED[old] + key.removeprefix(old)
+
+
 def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -> T:
     """Build a stage's config dataclass from the composed configuration.
 
     A field is looked up in the stage's section first (``values["stage"]`` names it), then at the top level; a field
-    called ``job`` receives the whole configuration. Keys of the section are strict, top-level keys that the stage does
-    not use are left alone.
+    called ``job`` receives the whole configuration. The same holds for the fields of ``agent``, which are looked up in
+    the section's own ``agent`` first. Keys of the section are strict, top-level keys that the stage does not use are
+    left alone.
 
     Raises:
         KeyProblem: unknown key, missing value, wrong type.
@@ -78,13 +105,28 @@ def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -
     _refuse_unknown(cast(Mapping[str, Any], own), [f for f in fields if f != WHOLE], name)
     found: dict[str, Any] = {}
     for field in fields:
-        if field in own:
+        if field == AGENT:
+            found[field] = _agent(typing.get_type_hints(cls)[field], own.get(AGENT) or {}, values, name)
+        elif field in own:
             found[field] = own[field]
         elif field == WHOLE:
             found[field] = dict(values)
         elif field in values:
             found[field] = values[field]
     return _build(cls, found, name, lambda f: f"{name}.{f}" if f in own or f not in values else f)
+
+
+def _agent(cls: type[T], own: Any, values: Mapping[str, Any], section: str) -> T:
+    """The agent of a section, whose fields are ``own`` or at the top level."""
+    where = f"{section}.{AGENT}"
+    if not isinstance(own, Mapping):
+        _wrong(where, f"a section with the keys {', '.join(_fields(cls))}", own)
+    given = cast(Mapping[str, Any], own)
+    _refuse_unknown(given, _fields(cls), where)
+    found = {
+        field: given[field] if field in given else values[field] for field in _fields(cls) if field in {*given, *values}
+    }
+    return _build(cls, found, where, lambda f: f if f in values and f not in given else _join(where, f))
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
@@ -209,7 +251,9 @@ def _fields(cls: type) -> list[str]:
 def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in given:
         if key not in known:
-            raise KeyProblem(_join(where, key), f"unknown key {key!r}.{nearest(key, known)}")
+            whole = _join(where, key)
+            now = renamed(whole)
+            raise KeyProblem(whole, f"is {now} now." if now else f"unknown key {key!r}.{nearest(key, known)}")
 
 
 def _build(cls: type[T], found: Mapping[str, Any], where: str, place: Callable[[str], str]) -> T:

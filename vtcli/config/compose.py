@@ -37,7 +37,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from vtcli.config import machine, recipes
-from vtcli.config.binding import MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, stage
+from vtcli.config.binding import AGENT, MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, renamed, stage
 from vtcli.config.commandline import named, quoted, remember, spelled_out, written
 from vtcli.config.origins import Origins, drop_below, set_by_files
 from vtcli.errors import ConfigError
@@ -62,6 +62,8 @@ __all__ = [
 T = TypeVar("T")
 VERSION_BASE = "1.3"
 LAST_GROUP = "scale"
+ASKING = ("filter", "rl", "eval", "serve")
+"""Sections of stages that ask a policy; ``STAGE.agent`` overlays the shared ``agent``."""
 INPUTS = ("model", "data", "trajectories")
 """Short keys of the command line. ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model`` or of
 the user's own folder. The same holds for data, except in synth, which makes data from a file of ``conf/data``."""
@@ -159,6 +161,8 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             rewritten.append(f"serve.{override}")
         else:
             rewritten.append(override)
+    if stage in ASKING:
+        rewritten += _in_this_stage(stage, rewritten)
     if stage == "serve":
         rewritten += _as_trained(rewritten, recipe)
     chosen, note = machine.choose_scale() if scale == "auto" else (scale, None)
@@ -192,9 +196,35 @@ def _meant(word: str, own: Path | None) -> str:
     return f" Did you mean +recipe={close[0]}?" if close else ""
 
 
+def _given(overrides: Sequence[Override]) -> dict[str, str]:
+    """The override that set each key; in place of one that ``_in_this_stage`` wrote, the one that it refers to."""
+    lines = {str(o.key_or_group): str(o.input_line) for o in overrides}
+    found = {key: lines.get(line.partition("=")[2].strip("${}"), line) for key, line in lines.items()}
+    for override in overrides:
+        if isinstance(value := override.value(), dict):
+            found |= dict.fromkeys(flat(value, str(override.key_or_group)), str(override.input_line))
+    return {key: f"command line: {line}" for key, line in found.items()}
+
+
+def _in_this_stage(stage: str, overrides: Sequence[str]) -> list[str]:
+    """Overrides by which ``agent.KEY=…`` holds for a stage, whatever a file has under ``STAGE.agent``.
+
+    >>> _in_this_stage("eval", ["agent.limits.max_turns=4", "seed=1"])
+    ['eval.agent.limits.max_turns=${agent.limits.max_turns}']
+    """
+    given = [override.partition("=")[0].lstrip("+") for override in overrides]
+    shared = [key for key in given if key.startswith(f"{AGENT}.") and f"{stage}.{key}" not in given]
+    return [f"{stage}.{key}=${{{key}}}" for key in shared]
+
+
 def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:
     """An override for ``vtcli serve`` that lists what neither a recipe nor an override decides: the model does."""
-    keys = {"env": ("env",), "prompt": ("prompt",), "images": ("images",), "limits": ("serve.limits", "rl.limits")}
+    keys = {
+        "env": ("env",),
+        "prompt": ("prompt",),
+        "images": ("images",),
+        "limits": ("serve.agent.limits", "agent.limits"),
+    }
     given = [override.partition("=")[0].lstrip("+~") for override in overrides]
     if recipe is not None or "serve.as_trained" in given:
         return []
@@ -318,12 +348,14 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
 
 
 def _merged(word: str) -> str:
-    """An override whose value is a mapping, so that Hydra takes keys that the files do not have (``{}`` by default).
+    """An override of which Hydra takes keys that the files do not have: its value is a mapping (``{}`` by default), or
+    it is of a stage's agent, whose other values are those of ``agent``. Wrong keys were refused when the plan was
+    checked.
 
-    >>> _merged("eval.generation={vstar: {top_k: 20}}"), _merged("seed=1")
-    ('++eval.generation={vstar: {top_k: 20}}', 'seed=1')
+    >>> _merged("eval.generation={vstar: {top_k: 20}}"), _merged("eval.agent.limits.max_turns=4"), _merged("seed=1")
+    ('++eval.generation={vstar: {top_k: 20}}', '++eval.agent.limits.max_turns=4', 'seed=1')
     """
-    return f"++{word}" if re.match(r"[\w.]+=\{", word) else word  # wrong keys were refused when the plan was checked
+    return f"++{word}" if re.match(rf"[\w.]+=\{{|\w+\.{AGENT}\.", word) else word
 
 
 def _process() -> tuple[str, int]:
@@ -384,6 +416,8 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     _check_keys(settings, composed, groups, stage)
     ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
     composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    for name in ASKING:
+        OmegaConf.set_struct(composed[name][AGENT], False)  # a stage's agent has only what differs
     ConfigLoaderImpl._apply_overrides_to_config(ours, composed)  # pyright: ignore[reportPrivateUsage]
     values = _with_own_rubrics(_plain(composed), own)
 
@@ -392,7 +426,7 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
         for setting in settings:
             if isinstance(setting.value(), list):
                 drop_below(found, setting.key_or_group)
-        return found | {o.key_or_group: f"command line: {o.input_line}" for o in overrides}
+        return found | _given(overrides)
 
     return Job(stage, values, Origins(flat(values), set_here))
 
@@ -452,9 +486,14 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
 def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: frozenset[str], stage: str) -> None:
     """Every plain override must name a key that exists; an added one must not look like a slip of an existing one."""
     leaves = flat(OmegaConf.to_container(composed, resolve=False))
+    shared = {key: value for key, value in leaves.items() if key.startswith(f"{AGENT}.")}
+    own = {f"{name}.{key}": value for name in ASKING for key, value in shared.items()}
+    leaves = own | leaves
     known = {".".join(k.split(".")[: n + 1]) for k in leaves for n in range(k.count(".") + 1)}
     for override in settings:
         key = override.key_or_group
+        if key not in known and (now := renamed(key)):
+            raise ConfigError(f"{override.input_line}: {key} is {now} now.")
         parent, _, last = key.rpartition(".")
         siblings = {k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == parent} | (
             set() if parent else groups
@@ -501,6 +540,10 @@ def _set_in(message: str, origins: Mapping[str, str]) -> list[str]:
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
+    """Plain values. The agent of each stage is whole: ``agent``, overlaid by the stage's own."""
+    OmegaConf.set_struct(cfg, False)
+    for name in ASKING:
+        cfg[name][AGENT] = OmegaConf.merge(cfg[AGENT], cfg[name][AGENT])
     return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False))
 
 

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import yaml
 
+from vtcli.config.binding import AGENT
+
 
 class Default(Protocol):
     """One entry of Hydra's defaults list."""
@@ -62,7 +64,8 @@ def drop_below(set_by: dict[str, str], key: str) -> None:
 
 
 def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:
-    """Dotted key, line, and whether the value replaces the earlier one (a list) instead of merging with it."""
+    """Dotted key, line, and whether the value replaces the earlier one (a list, a reference) instead of merging with
+    it."""
     children: list[tuple[str, int, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
         children = [(key.value, key.start_mark.line + 1, value) for key, value in node.value]
@@ -71,13 +74,24 @@ def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool
     for name, line, value in children:
         if where or name not in ("defaults", "hydra"):
             here = f"{where}.{name}" if where else name
-            yield here, line, isinstance(value, yaml.SequenceNode)
+            refers = isinstance(value, yaml.ScalarNode) and "${" in value.value
+            yield here, line, refers or isinstance(value, yaml.SequenceNode)
             yield from _lines(value, here)
 
 
 def _nearest_setter(leaf: str, set_by: Mapping[str, str]) -> str:
+    """The place that set a leaf or what holds it. What a stage's agent leaves open is set where ``agent`` is."""
+    own = _holder(leaf, set_by)
+    _, of_agent, rest = leaf.partition(f".{AGENT}.")
+    if of_agent:
+        shared = _holder(f"{AGENT}.{rest}", set_by)
+        if shared.count(".") + 1 > own.count("."):  # more of the key: the stage's name is no part of it
+            own = shared
+    return set_by.get(own, "?")
+
+
+def _holder(leaf: str, set_by: Mapping[str, str]) -> str:
+    """The longest beginning of a dotted key that some place sets; empty without one."""
     parts = leaf.split(".")
-    for n in range(len(parts), 0, -1):
-        if ".".join(parts[:n]) in set_by:
-            return set_by[".".join(parts[:n])]
-    return "?"
+    names = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((name for name in names if name in set_by), "")

@@ -79,8 +79,8 @@ def require(value: int | str | None, card: EnvCard, max_images: int, *, offered:
 
 def _too_many(what: str, count: int, max_images: int) -> str:
     return (
-        f"{what} and eval.limits.max_images={max_images}: so many images do not fit. Set eval.limits.max_images="
-        f"{count}, and images.max_pixels so that eval.limits.max_tokens has room"
+        f"{what} and eval.agent.limits.max_images={max_images}: so many images do not fit. Set "
+        f"eval.agent.limits.max_images={count}, and images.max_pixels so that eval.agent.limits.max_tokens has room"
     )
 
 

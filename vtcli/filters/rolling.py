@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from vtcli.config.bounds import at_least, within
+from vtcli.config.bounds import at_least
 from vtcli.errors import ConfigError
 from vtcli.filters.applying import Decided
 from vtcli.filters.facts import Outcome, PassRate, RowFacts
 from vtcli.progress import RowBars
 from vtcli.protocols import Chat, OpenEnv, Policy, Sampling
 from vtcli.rollout import workers
-from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, rollout
+from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.rollout.stream import Measure
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.signals.rules import Rule, asks_judge, score_safely
@@ -40,15 +40,16 @@ class Rollouts:
     stay, but a rate then has fewer rollouts than ``k``, those of easy or hard questions the fewest."""
 
     k: int = 8
-    temperature: float = 1.0
     early_stop: bool = False
     concurrency: int = 64  # questions at a time
     right: str = "answer_correct"  # the signal that says so: above one half is right
 
     def __post_init__(self) -> None:
         at_least(1, self, "k", "concurrency")
-        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
-        if self.temperature == 0 and self.k > 1:
+
+    def require(self, sampling: Sampling) -> None:
+        """Raises ``ConfigError`` where all rollouts of a question would be the same."""
+        if sampling.temperature == 0 and self.k > 1:
             raise ConfigError(
                 f"filter.rollouts.k={self.k} at temperature 0: all rollouts of a question would be the same. "
                 "Expected a temperature above 0, or k=1."
@@ -142,6 +143,7 @@ class PassRateMeter:
     """Measures pass rates. ``start`` loads the model; it is not called where all is known."""
 
     config: Rollouts
+    sampling: Sampling
     seed: int
     stored: StoredRates
     load: Callable[[RowFacts], Sample]
@@ -194,7 +196,7 @@ class PassRateMeter:
 
     async def _question(self, row: RowFacts, player: Player, decided: Decided) -> None:
         sample = await asyncio.to_thread(self.load, row)
-        members = GroupRequest(sample, self.config.k, self.seed, Sampling(self.config.temperature)).members
+        members = GroupRequest(sample, self.config.k, self.seed, self.sampling).members
         known = self.stored.get(row.content)
         answers = list(known.answers)
         outcomes = list(known.outcomes[: len(answers)])

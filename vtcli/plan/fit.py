@@ -51,7 +51,7 @@ def estimate(arch: Architecture, work: Workload, layout: Layout, cluster: Cluste
 def advised(plan: Plan) -> Plan:
     """The plan with the layout that fits and costs least.
 
-    It has the same limits and machines if such a layout exists, else a lower ``rl.limits.max_tokens``, else more
+    It has the same limits and machines if such a layout exists, else a lower ``agent.limits.max_tokens``, else more
     machines.
     """
     for work, nodes in _roomier(plan):
@@ -91,7 +91,7 @@ def changes(plan: Plan, then: Plan) -> Iterator[str]:
     if then.work.checkpoint_beside != plan.work.checkpoint_beside:
         yield "rl.checkpoint_beside=false"
     if then.work.max_tokens != plan.work.max_tokens:
-        yield f"rl.limits.max_tokens={then.work.max_tokens}"
+        yield f"agent.limits.max_tokens={then.work.max_tokens}"
     if then.cluster != plan.cluster:
         yield f"cluster={then.cluster}"
 

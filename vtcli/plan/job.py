@@ -164,7 +164,7 @@ def shape(arch: Architecture, work: Workload) -> Shape:
     if tokens + policy + observation > work.max_tokens:
         raise ConfigError(
             f"the mean trajectory of plan.lengths has {tokens + policy + observation:.0f} tokens ({tokens:.0f} of the "
-            f"prompt), more than rl.limits.max_tokens={work.max_tokens}: lower images.max_pixels or the lengths, or "
+            f"prompt), more than agent.limits.max_tokens={work.max_tokens}: lower images.max_pixels or the lengths, or "
             "raise the limit."
         )
     tail = math.log(work.trajectories) + 0.577  # Euler's constant: the mean of the largest of n exponentials

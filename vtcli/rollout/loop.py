@@ -197,20 +197,22 @@ def _thought_end(chat: Chat) -> ThoughtEnd | None:
     return chat.thought_end if isinstance(chat, HasThoughts) else None
 
 
-def refuse_broken(share: float, limit: float, found: Iterable[Trajectory], stage: str, where: str) -> None:
+def refuse_broken(
+    share: float, limit: float, found: Iterable[Trajectory], where: str, key: str = "agent.max_broken"
+) -> None:
     """Raises ``EngineError`` where more than ``limit`` of the rollouts broke: the numbers of the rest would say little.
 
     ``found`` are those at hand, for the commonest reason; ``where`` is what was rolled out and where it lies.
     """
     if share > limit:
         raise EngineError(
-            f"{where}: {share:.0%} of the rollouts broke, at most {stage}.max_broken={limit:.0%} may. "
-            f"{why_broken(found)} Mend that and give the same command again, or raise {stage}.max_broken."
+            f"{where}: {share:.0%} of the rollouts broke, at most {key}={limit:.0%} may. "
+            f"{why_broken(found)} Mend that and give the same command again, or raise {key}."
         )
 
 
 def refuse_no_room(found: Sequence[Trajectory], limits: Limits, key: str) -> None:
-    """Raises ``KeyProblem`` for ``key`` (say "rl.limits.max_tokens") where no rollout had room for a single token."""
+    """Raises ``KeyProblem`` for ``key``, say "agent.limits.max_tokens", where no rollout had room for one token."""
     if found and all(t.stop is Stop.MAX_TOKENS and not t.turns for t in found):
         shortest = min(len(t.prompt_ids) for t in found)
         raise KeyProblem(

@@ -147,7 +147,7 @@ def workload(values: Mapping[str, Any]) -> Workload:
         return found
 
     phases = convert(rl["phases"], list[dict[str, Any]], "rl.phases")
-    limits = convert(rl["limits"], Limits, "rl.limits")
+    limits = convert(rl["agent"]["limits"], Limits, "rl.agent.limits")
     learnt = number(rl["prompts_per_step"], "rl.prompts_per_step")
     updates = number(rl["updates_per_step"], "rl.updates_per_step")
     images = convert(values["images"], ImageLimits, "images")

@@ -95,7 +95,7 @@ def what_lacks(m: Memory) -> str:
     if max(phases.values()) <= m.usable and m.live >= 1:
         return _host(m)
     needed = ", ".join(f"{size / GIB:.1f} {name}" for name, size in phases.items())
-    cache = "" if m.live >= 1 else ", and its cache does not hold one row of rl.limits.max_tokens"
+    cache = "" if m.live >= 1 else ", and its cache does not hold one row of agent.limits.max_tokens"
     return f"needs GiB on each GPU: {needed}, of {m.usable / GIB:.1f} usable{cache}"
 
 

@@ -26,7 +26,8 @@ def recorded(job: Mapping[str, Any], demos: Artifact | None = None) -> dict[str,
     made = demos.manifest.config if demos and demos.manifest.stage == "synth" else {}
     if any(made.get(key) not in (None, job.get(key)) for key in ("env", "prompt")):
         return {}
-    limits = cast("Mapping[str, Any]", job.get("rl") or {}).get("limits")
+    agent = cast("Mapping[str, Any]", job.get("rl") or {}).get("agent")
+    limits = cast("Mapping[str, Any]", agent or {}).get("limits")
     world = {key: job.get(key) for key in ("env", "prompt", "images")} | {"limits": limits}
     return {"environment": json.dumps(codec.encode(world), ensure_ascii=False)}
 

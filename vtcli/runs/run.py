@@ -38,7 +38,7 @@ SECTIONS = ("synth", "filter", "sft", "rl", "eval", "scoring", "serve")
 RUNTIME_KEYS = ("home", "reuse", "make_missing", "shipped", "tracker", "hydra", "needs", "plan", "launch")
 """Top-level keys that say where and how a stage runs, not what it makes."""
 
-REPEATED_KEYS = ("scale", "model")
+REPEATED_KEYS = ("scale", "model", "agent")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
 MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep", "entropy")

@@ -83,13 +83,13 @@ class Bounds:
 class Room:
     """Room for the rollouts of one request, of which ``left`` are not over, and the images that it sent."""
 
-    agent: Agent
+    agent: ChatAgent
     left: int
     images: Lease
 
 
 @dataclass
-class Agent:
+class ChatAgent:
     """Answers requests."""
 
     policy: Policy

@@ -21,7 +21,7 @@ from vtcli import __version__
 from vtcli.errors import EngineError
 from vtcli.schema import Trajectory
 from vtcli.serve import answers, history
-from vtcli.serve.agent import Agent
+from vtcli.serve.agent import ChatAgent
 from vtcli.serve.answers import Head
 from vtcli.serve.connections import Bodies, ConnectionLimits
 from vtcli.serve.fetching import Fetcher
@@ -64,7 +64,7 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = ""
     max_model_len: int = 0
-    agent: Agent | None = None
+    agent: ChatAgent | None = None
     draining: bool = False
     under_way: int = 0  # requests that are not yet answered
     clocks: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])  # of the requests under way
@@ -247,7 +247,7 @@ class _Routes:
         text = self.service.metrics.text()
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
-    def _agent(self) -> Agent:
+    def _agent(self) -> ChatAgent:
         if self.service.agent is None:
             raise RequestError(503, "the model is loading", "not_ready", retry_after_s=NOT_YET_S)
         return self.service.agent

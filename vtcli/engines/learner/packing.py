@@ -71,8 +71,8 @@ def refuse_long(rows: Sequence[TrainRow], max_tokens: int) -> None:
         if (length := len(row.token_ids)) > max_tokens:
             raise InputError(
                 f"row {row.id} has {length} tokens, more than the micro-batch budget of {max_tokens}: "
-                "raise backend.batch_tokens, or lower rl.limits.max_tokens or sft.max_tokens (a row is computed on one "
-                "GPU: there is no sequence parallelism)"
+                "raise backend.batch_tokens, or lower agent.limits.max_tokens or sft.max_tokens (a row is computed on "
+                "one GPU: there is no sequence parallelism)"
             )
 
 
