@@ -17,10 +17,9 @@ from typer.testing import CliRunner
 from vtcli.cli.artifacts import app
 from vtcli.data.exporters.writing import export
 from vtcli.data.generators import canvas
-from vtcli.data.importers.rows import generate
 from vtcli.errors import InputError
 from vtcli.schema import Sample
-from vtcli.store import images, records
+from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.records import Demo
 
@@ -88,42 +87,6 @@ def path_of(folder: Path, name: str, to: str) -> str:
     return str(folder / f"{name}.{ENDINGS.get(to, 'parquet')}")
 
 
-PRESETS = {"verl": "verl", "trl": "trl", "hf": "vtcli", "sharegpt": "sharegpt", "swift": "swift"}
-
-
-@pytest.mark.parametrize("to", PRESETS)
-def test_a_dataset_comes_back_as_it_went_out(to: str, store: ArtifactStore, tmp_path: Path) -> None:
-    counts = export(store, "dataset@latest", to, tmp_path / "out")
-    assert counts == {f"answer-{split}": {"vstar": 1, "own": 42} for split in ("test", "train")}
-    assert not list((tmp_path / "out").glob("*validation*"))
-    how = {"path": path_of(tmp_path / "out", "answer-{split}", to), "name": "own", "preset": PRESETS[to]}
-    for number, row in enumerate(stored(store, "dataset@latest", "answer-train")):
-        item = generate(0, number, "train", **how)  # type: ignore[arg-type]
-        info = row["extra_info"]
-        assert (item.id, item.question, item.answer) == (row["id"], info["question"], info["answer"])
-        assert [images.encode_png(pixels) for pixels in item.pictures] == [
-            images.encode_png(images.decode(image["bytes"], "x")) for image in row["images"]
-        ]
-        if to != "sharegpt":  # which has no room for it
-            assert item.truth == json.loads(info["truth"])
-
-
-@pytest.mark.parametrize(
-    ("to", "preset"), [("verl", "swift"), ("trl", "trl"), ("hf", "swift"), ("sharegpt", "sharegpt"), ("swift", "swift")]
-)
-def test_demonstrations_come_back_as_they_went_out(to: str, preset: str, store: ArtifactStore, tmp_path: Path) -> None:
-    export(store, "demos@latest", to, tmp_path / "out")
-    path = path_of(tmp_path / "out", "train", to)
-    for number, row in enumerate(stored(store, "demos@latest", "train")):
-        found = generate(0, number, "demo-train", path=path, name="own", preset=preset).dialogue
-        assert found is not None
-        roles = [m["role"] for m in found.messages]
-        assert roles == ["system", "user", "assistant", "user" if to == "trl" else "tool", "assistant"]
-        assert [m["content"] for m in found.messages] == [text for _, text in TALK]
-        assert list(found.tools) == json.loads(row["tools"])
-        assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10 * (number + 1), 10 * (number + 2)]
-
-
 @pytest.mark.parametrize("to", ["verl", "trl", "hf"])
 def test_the_library_datasets_decodes_the_images(to: str, store: ArtifactStore, tmp_path: Path) -> None:
     export(store, "dataset@latest", to, tmp_path / "out", licence="cc-by-4.0")
@@ -156,11 +119,6 @@ def test_llama_factory_finds_every_file(store: ArtifactStore, tmp_path: Path) ->
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(
     store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "a").touch()
-    for folder, to, told in (("full", "verl", "is there already"), ("out", "verb", "expected one of verl")):
-        with pytest.raises(InputError, match=told):
-            export(store, "dataset@latest", to, tmp_path / folder)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(InputError, match=r"where this command was given.* Give a folder in it"):
@@ -172,7 +130,7 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
         commit(damaged, folder, lambda path: (path / "answer-train.parquet").write_bytes(b"PAR1"))
     with pytest.raises(Exception, match="Parquet"):
         export(ArtifactStore(damaged), "dataset@latest", "hf", tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "home"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
 
 
 def test_an_export_that_cannot_be_written_wants_another_target(store: ArtifactStore, tmp_path: Path) -> None:
