@@ -19,7 +19,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
 test test-slow test-attacks test-vllm test-slurm test-slice test-all: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-attacks test-vllm test-slurm test-slice test-all test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-attacks test-vllm test-slurm test-slice test-all test-harness quickstart easy-vqa tiny-base bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -117,9 +117,15 @@ easy-vqa: setup
 tiny-base: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/tiny_base.sh
 
-# FROM=scratch trains the base model, too.
+# Of a runbook: SEEDS="0 1 2", MORE="key=value …", TO=FOLDER; DRY=1 only checks, SLURM=1 submits jobs, TABLE=1 prints what is there.
+RUN_OPTIONS = $(if $(SEEDS),seed='$(SEEDS)') $(MORE) $(if $(TO),--to '$(TO)') $(if $(CONFIG_DIR),--config-dir '$(CONFIG_DIR)') \
+	$(if $(DRY),--dry) $(if $(SLURM),--slurm) $(if $(TABLE),--table)
+
+# FROM=scratch trains the base model, too. SEED=1 is another seed, FULL=1 the sizes of docs/results.md. A rank a core: the model is too
+# small for a second thread to pay.
+quickstart: export OMP_NUM_THREADS = 1
 quickstart: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/quickstart.sh
+	$(BIN)/vtcli run quickstart$(if $(FROM),_$(FROM)) $(if $(SEED),seed=$(SEED)) $(if $(FULL),size=full) $(RUN_OPTIONS)
 
 # A paper from data to its table, checked first; docs/reproduce.md has the variables. DRY=1 only checks; SLURM=1 submits jobs.
 REPRODUCE_OPTIONS = $(foreach option,scale model data demos judge judge_model seeds benchmarks config_dir name cluster more,\
@@ -127,16 +133,10 @@ REPRODUCE_OPTIONS = $(foreach option,scale model data demos judge judge_model se
 reproduce-%: setup
 	$(BIN)/vtcli reproduce $* $(REPRODUCE_OPTIONS) $(if $(DRY),--dry) $(if $(SLURM),--slurm) $(if $(TABLE),--table)
 
-# A paper's claim in miniature, with what it is compared with; codev, codevision, codedance, pyvision_image, pyvision_video.
-claim-toolsrl: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/claim_toolsrl.sh
-
-claim-%: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/claim.sh $(subst -,_,$*)
-
-# Under which conditions a claim holds: a grid of conf/map, its table and figure. SEEDS="0 1 2"; hours, and it goes on where it stopped.
-map-%: setup
-	$(BIN)/vtcli map $(subst -,_,$*) $(if $(SEEDS),--seeds '$(SEEDS)') $(if $(MORE),--more '$(MORE)') $(if $(TO),--to '$(TO)') $(if $(DRY),--dry) $(if $(TABLE),--table)
+# A paper's claim in miniature, with what it is compared with; toolsrl, codev, codevision, codedance, pyvision_image, pyvision_video.
+# Or under which conditions a claim holds. Hours, and it goes on where it stopped.
+claim-% map-%: setup
+	$(BIN)/vtcli run $(subst -,_,$@) $(RUN_OPTIONS)
 
 bench: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/bench.sh

@@ -14,7 +14,7 @@ from compositions import COMPOSITIONS
 from vtcli.errors import ConfigError, InputError
 
 STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve", "plan")
-COMMANDS = {*STAGES, "artifacts", "benchmarks", "config", "sandbox", "doctor", "view", "reproduce", "map"}
+COMMANDS = {*STAGES, "artifacts", "benchmarks", "config", "sandbox", "doctor", "view", "reproduce", "run"}
 LINE = 120
 WIDE_TABLES = {
     f"docs/{page}.md" for page in ("reliability", "decisions/store", "families", "filter", "sandbox", "serve")

@@ -18,16 +18,16 @@ from typer.testing import CliRunner
 
 from vtcli.cli.main import app
 from vtcli.cli.reproduce import recipe_of
-from vtcli.cli.reproduction import checks
-from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, Reproduction, shipped, steps
 from vtcli.config import compose
 from vtcli.errors import ConfigError
-from vtcli.runbook import cost, runner
+from vtcli.runbook import checking, cost, runner
+from vtcli.runbook.bill import bill
 from vtcli.runbook.step import Step
 from vtcli.signals.measuring import SignalMeter
 
+HERE = Path("artifacts")
 ROOT = Path(__file__).resolve().parents[2]
 REPRODUCE = (ROOT / "docs" / "reproduce.md").read_text()
 MODEL = "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -187,27 +187,23 @@ def test_an_rl_that_validates_on_a_benchmark_is_told_which() -> None:
         Reproduction("codev", "tiny", overrides=words[:1])
 
 
-@pytest.mark.parametrize("command", ["reproduce", "map"])
-def test_an_open_quotation_mark_is_a_slip_too(command: str) -> None:
+def test_an_open_quotation_mark_is_a_slip_too() -> None:
     with pytest.raises(ConfigError, match=r"--more=': .* no closing quotation"):
-        CliRunner().invoke(app, [command, "codev", "--dry", "--more", "'"], catch_exceptions=False)
+        CliRunner().invoke(app, ["reproduce", "codev", "--dry", "--more", "'"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["map", "codev", "--more", "seed=5"], "seed=5: vtcli map says this to each command itself"),
-        (["map", "codev", "--more", "rl.model=x:v1"], "rl.model=x:v1: vtcli map says this to each command itself"),
-        (["map", "positions", "--more", "sft.model=x:v1"], "sft.model=x:v1: vtcli map says this to each command"),
         (["reproduce", "codev", "--more", "env=null"], "env=null: there is no env 'None'. Valid: codedance, "),
-        (["map", "codev", "--seeds", "9" * 20], "seed: must be at least 0"),
+        (["run", "map_codev", f"seed={'9' * 20}"], "seed: must be at least 0"),
     ],
 )
 def test_a_dry_run_refuses_what_a_step_would(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         CliRunner().invoke(app, [*words, "--dry"], catch_exceptions=False)
     with pytest.raises(ConfigError, match="name: 'a/b-tiny-data' cannot name an artifact"):
-        checks.require_right(steps(Reproduction("toolsrl", "tiny", name="a/b")))
+        checking.require_right(steps(Reproduction("toolsrl", "tiny", name="a/b")))
 
 
 @pytest.mark.parametrize(
@@ -271,10 +267,10 @@ def test_a_dry_run_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> 
     assert "2 × rl of 400 steps of 4,096 rollouts" in said
     assert "GPU-hours a seed" in said and "1x8xH100" in said
     plan = cost.run(["+recipe=toolsrl", "cluster=1x8xH100"])
-    test = 2 * 3 * 2000  # two seeds' reports and one before, of 500 test rows of four tasks
     each = (plan.time.images + plan.time.generation + plan.time.tools) / (plan.work.prompts * plan.work.group_size)
-    assert f"eval: 3 × {test // 3:,} rollouts, {test * each * 8 / 3600:,.1f} GPU-hours" in said
-    assert "filter:" not in said and "sft:" not in said  # its rules roll nothing out, and it has no cold start
+    evaluation = f"4,000 rollouts, {4000 * each * 8 / 3600:,.1f} GPU-hours"  # 500 test rows of four tasks in two forms
+    assert said.count(evaluation) == 3  # two seeds' reports and one before
+    assert "toolsrl-paper-clean: " in said and " rollouts" not in said.split("toolsrl-paper-clean: ")[1].splitlines()[0]
     small = DryRun(asked, steps(asked), "1x1xL20", True)
     with pytest.raises(ConfigError, match="rl does not fit on 1x1xL20"):
         list(small._bill())
@@ -368,19 +364,24 @@ def test_the_hours_of_the_page_are_those_of_the_plan() -> None:
 
 def test_the_bill_has_what_comes_beside_rl() -> None:
     asked = Reproduction("codev", "tiny", seeds=(0, 1))
-    said = list(beside_rl(asked, steps(asked), None))
-    assert said == [
-        "filter: 12,800 rollouts, 8 of each row",  # conf/data/codev_tiny.yaml: 1600 training rows
-        "sft: 2 × 1.5 epochs over the rows of its demonstrations",
-        "eval: 4 × 300 rollouts",
-    ]
+    found = {step.makes.removeprefix("codev-tiny-"): str(figures) for step, figures in bill(steps(asked), HERE).lines}
+    assert found["data"] == "1,950 rows"
+    assert found["clean"] == "1,600 rows, 12,800 rollouts"  # conf/data/codev_tiny.yaml: 1600 training rows
+    assert found["base-s1"] == found["demos"] == "6,800 rows"
+    assert found["before-s1"] == "300 rollouts"
+
+
+def test_a_figure_that_is_not_known_is_unknown_in_its_line_and_in_the_sum() -> None:
     given = Reproduction("codev", "node", model=MODEL, data="mine:v1", demos="cold:v1", overrides=("sft.rows=5000",))
     plan = cost.run(["+recipe=codev", "scale=node", "cluster=1x8xH100"])
-    told = list(beside_rl(given, steps(given), plan))
+    found = bill(steps(given), HERE, plan)
     row = plan.time.learner / (plan.work.learnt * plan.work.group_size)
-    assert told[0] == "filter: 8 rollouts of each row"
-    assert told[1] == f"sft: 1 × 3 epochs over 5,000 rows, {15000 * row * 8 / 3600:,.1f} GPU-hours"
-    assert told[2].startswith("eval: 2 × 1 rollouts of each question")
+    told = {step.verb: str(figures) for step, figures in found.lines}
+    assert told["filter"] == "unknown rows, unknown rollouts, unknown GPU-hours"
+    disk = 14 * plan.arch.parameters * 3 / 2**30
+    assert told["sft"] == f"5,000 rows, {15000 * row * 8 / 3600:,.1f} GPU-hours, {disk:,.1f} GiB on disk"
+    assert told["eval"] == "unknown rollouts, unknown GPU-hours"
+    assert "rollouts and 3 × unknown" in found.total and "GPU-hours and 3 × unknown" in found.total
 
 
 def test_make_gives_its_variables_as_options() -> None:

@@ -8,11 +8,11 @@ import pytest
 from benchmark_copies import tsv, vstar_rows
 
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.cli.reproduction import checks
 from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
+from vtcli.runbook import checking
 from vtcli.runbook.step import Step
 
 
@@ -70,7 +70,7 @@ def test_a_word_about_a_benchmark_without_a_copy_goes_nowhere(tmp_path: Path) ->
     assert not any(absent in step.arguments for step in found.values())
     wrong = ("+benchmark.hrbench_5k.judged=true",)
     with pytest.raises(ConfigError, match=r"benchmark.hrbench_5k.judged=true"):
-        checks.require_right(steps(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=wrong)))
+        checking.require_right(steps(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=wrong)))
 
 
 def test_an_override_lets_a_judge_score_a_benchmark_of_rules_too(tmp_path: Path) -> None:

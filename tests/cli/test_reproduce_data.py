@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from vtcli.cli.reproduction import checks, rows
+from vtcli.cli.reproduction import checks
 from vtcli.cli.reproduction.checks import DryRun
 from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.config import compose
 from vtcli.envs.parts import Data
 from vtcli.errors import ConfigError
+from vtcli.runbook import checking, rows
 from vtcli.runbook.verbs import stage_parts
 from vtcli.store.artifacts import ArtifactStore
 
@@ -61,7 +62,7 @@ def test_the_path_of_a_released_set_goes_to_its_import_alone(tmp_path: Path) -> 
     path = f"data.tasks.codev_rl.generate.path={tmp_path}/*.parquet"
     found = steps(Reproduction("codev", "node", data="codev_rl", overrides=(path,)))
     assert [step.verb for step in found if path in step.arguments] == ["synth"]
-    checks.require_right(found)
+    checking.require_right(found)
 
 
 @pytest.mark.parametrize(

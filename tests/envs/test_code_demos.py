@@ -16,7 +16,6 @@ from fakes import code_card, env_card, make_pixels, make_sample, sure
 from qwen_views import sizing
 from sandbox_world import World
 
-from vtcli.cli.maps import grid
 from vtcli.config.binding import bind
 from vtcli.data.generators.item import FLIP, ROTATE, ZOOM, stream
 from vtcli.data.generators.rotflip import TRANSFORMS
@@ -29,6 +28,7 @@ from vtcli.envs.demonstrate import DemonstrationSetup, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
+from vtcli.runbook import book
 from vtcli.sandbox.host.pool import Pool
 from vtcli.schema import EnvTurn, Stop, Trajectory
 from vtcli.signals import answer, boxes, code, measure_all, orientation, usage
@@ -143,7 +143,7 @@ def test_a_search_needs_two_crops_and_a_turned_scene_is_cropped_after_its_turn(p
 
 def test_the_maps_limit_of_turns_is_too_small_for_a_search(played) -> None:
     """A limit that binds nothing is no pressure. It counts turns that call; one more may answer."""
-    (limit,) = grid.load("pyvision").axes["pressure"].cases["turns"]["policy"]
+    (limit,) = book.load("map_pyvision").axes["pressure"].cases["turns"]["policy"]
     name, allowed = limit.split("=")
     assert name == "agent.limits.max_turns"
     for i in ITEMS:

@@ -5,7 +5,6 @@ rows."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from stages import eval as evaluation
 from stages import rl, sft, synth
 from vtcli.config import compose
+from vtcli.runbook import book
 from vtcli.schema import Scored
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
@@ -82,10 +82,8 @@ def test_a_recipe_goes_from_demonstrations_to_a_report(tmp_path: Path, recipe: s
 
 
 def test_what_a_claim_leaves_out_is_a_key_of_its_recipe() -> None:
-    script = (Path(__file__).parents[2] / "stages" / "scripts" / "claim.sh").read_text()
-    comparisons = re.findall(r"^([a-z_ |]+)\) others=\((.*)\) ;;$", script, re.MULTILINE)
-    assert {recipe for names, _ in comparisons for recipe in names.split(" | ")} < {*RECIPES, *MORE}
-    for names, others in comparisons:
-        for override in re.findall(r'"[a-z-]+=([^"$]+)"', others):
-            for recipe in names.split(" | "):
-                load("rl", recipe, override, "rl.data=data:v1", "rl.model=base:v1")
+    claims = [name for name in book.names() if name.startswith("claim_")]
+    assert {book.load(name).recipe for name in claims} < {*RECIPES, *MORE, "toolsrl"}
+    for name in claims:
+        for step in book.expand(name, book.load(name)).steps:
+            compose.load(step.verb, step.argv({}))

@@ -15,9 +15,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from vtcli import __version__
-from vtcli.cli import artifacts, benchmarks, config, doctor, plan, reproduce, sandbox, stages, view
+from vtcli.cli import artifacts, benchmarks, config, doctor, plan, reproduce, run, sandbox, stages, view
 from vtcli.cli.console import say
-from vtcli.cli.maps import command as maps
 from vtcli.errors import VtcliError
 from vtcli.foreign import print_line, visible
 from vtcli.runs.ending import arrived, causes, end_only_later, insist
@@ -45,7 +44,7 @@ app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(doctor.app)
 app.add_typer(plan.app)
 app.add_typer(reproduce.app)
-app.add_typer(maps.app)
+app.add_typer(run.app)
 app.add_typer(view.app)
 
 

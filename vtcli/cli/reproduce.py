@@ -43,7 +43,7 @@ def reproduce(
     First every input, endpoint and limit is checked, and the bill is printed. The same command goes on where it
     stopped. `make reproduce-codev SCALE=paper MODEL=… DRY=1` is the same.
     """
-    from vtcli.cli.reproduction.graph import Reproduction, home, steps
+    from vtcli.cli.reproduction.graph import Reproduction, steps
     from vtcli.config import compose
     from vtcli.config.commandline import split
     from vtcli.runbook import runner
@@ -55,7 +55,7 @@ def reproduce(
     )  # fmt: skip
     commands = steps(asked)
     if table:
-        for line in runner.differing(commands, home(commands)):
+        for line in runner.differing(commands, runner.home(commands)):
             say(line)
         _print_table(asked, commands, runner.latest(commands))
         return
@@ -108,10 +108,10 @@ def _check(asked: Reproduction, commands: list[Step], cluster: str | None, slurm
 def _print_table(asked: Reproduction, commands: list[Step], made: Mapping[str, str]) -> None:
     """Prints the table and keeps it beside the artifacts."""
     from vtcli.cli.reproduction import tables
-    from vtcli.cli.reproduction.graph import home
+    from vtcli.runbook import runner
     from vtcli.store import disk
 
-    folder = home(commands)
+    folder = runner.home(commands)
     text = tables.markdown(asked, tables.lines(asked, made, folder))
     path = folder / f"reproduced-{asked.prefix}.md"
     disk.write_atomic(path, text.encode())

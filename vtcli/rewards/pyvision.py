@@ -31,7 +31,7 @@ def accumulative(
     right answer alone are paid as before. The released code grades VSI's numbers so (compute_score_rule_mra).
 
     ``call_cost`` and ``failure_cost`` are ours, 0 in the recipe: what any call, and a failed one, costs whatever the
-    answer. They are the pressure under which calls may collapse (``vtcli map pyvision``).
+    answer. They are the pressure under which calls may collapse (``vtcli run map_pyvision``).
 
     Right with three calls: 1 + 0.3. Wrong with three calls: 0. The same with a call cost of 0.05: 1.15 and -0.15.
     Graded, a number of accuracy 0.7 with three calls: 0.7 + 0.3. One of 0.4, which is wrong: 0.4.

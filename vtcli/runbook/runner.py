@@ -15,6 +15,7 @@ from vtcli.errors import ConfigError
 from vtcli.foreign import print_line
 from vtcli.runbook import process
 from vtcli.runbook.step import Step
+from vtcli.runbook.verbs import STAGES
 from vtcli.store.artifacts import ArtifactStore
 
 SHARDS = 4
@@ -98,7 +99,7 @@ def differing(steps: Sequence[Step], home: Path) -> Iterator[str]:
     """A line for each newest artifact that was made with other words than its step has, or from older inputs than are
     there. Where it was kept and tracked does not count."""
     store = ArtifactStore(home)
-    for step in steps:
+    for step in (each for each in steps if each.verb in STAGES):
         aside = ("stage", "home", "tracker", "synth.merge", "synth.shard", "synth.workers", *step.reads)
         words = compose.plan(step.verb, step.arguments).overrides  # with the data that the recipe has at this scale
         for artifact in store.newest(step.makes):
@@ -117,6 +118,12 @@ def _deciding(words: Sequence[str], aside: Sequence[str]) -> set[str]:
     plain = [word.lstrip("+") for word in words if "=" in word or word.startswith("~")]
     last = {word.partition("=")[0]: word for word in plain}
     return {word for key, word in last.items() if key not in aside}
+
+
+def home(steps: Sequence[Step]) -> Path:
+    """The folder of the artifacts that the steps make."""
+    step = next(each for each in steps if each.verb in STAGES)
+    return Path(str(compose.load(step.verb, step.argv({})).values["home"]))
 
 
 def latest(steps: Sequence[Step]) -> Mapping[str, str]:

@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vtcli.cli.reproduction.bill import beside_rl
-from vtcli.cli.reproduction.graph import Reproduction, home
-from vtcli.cli.reproduction.rows import lack
+from vtcli.cli.reproduction.graph import Reproduction
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.runbook import cost
+from vtcli.runbook.bill import bill, planned
+from vtcli.runbook.checking import require_right
 from vtcli.runbook.missing import TINY
 from vtcli.runbook.missing import cost as size
 from vtcli.runbook.room import what_lacks
-from vtcli.runbook.runner import options_of
+from vtcli.runbook.rows import lack
+from vtcli.runbook.runner import home, options_of
 from vtcli.runbook.step import Step
 from vtcli.runbook.verbs import ON_ACCELERATOR, require_machine, stage_parts
 from vtcli.runs.questions import require_forms
-from vtcli.runs.run import RunSettings
 from vtcli.sandbox.confinement.probes import strongest
 from vtcli.signals.measuring import SignalMeter
 from vtcli.store.artifacts import ArtifactStore
@@ -36,8 +36,6 @@ from vtcli.store.images import ImageStore
 from vtcli.store.models import source_model
 
 DATA_TIMEOUT_S = 300.0
-ARTIFACTS_OF_WEIGHTS = 3
-"""The policy, its newest checkpoint, and the one that is being written."""
 GIB = 2**30
 
 
@@ -226,26 +224,22 @@ class DryRun:
     def _bill(self) -> Iterator[CheckResult]:
         values, runs = self._values("rl"), len(self.asked.seeds)
         yield CheckResult("bill", True, f"{runs} × rl of {size('rl', values)}")
-        if self.asked.scale == TINY and self.cluster is None:
-            yield from (CheckResult("bill", True, said) for said in beside_rl(self.asked, self.steps, None))
-            yield self._disk(0)
-            return
-        model = self._given("rl.model") or self._given("sft.model")
-        words = [word for word in self._step("rl").arguments if not word.startswith(("rl.model=", "rl.data=", "name="))]
-        words += [f"plan.model={model}"] if model else []
-        if machine.gpus() and not self.jobs and self.cluster is None:  # rl itself refuses by it
-            words.append(f"plan.host_gib={machine.memory_gib():.1f}")
-        plan = cost.run([*words, f"cluster={self.cluster or here()}"])
-        hours = plan.gpu_hours
-        each = f"{plan.work.steps * plan.time.total / 3600:.1f} h on {plan.cluster}, {hours:,.0f} GPU-hours a seed"
-        if not plan.memory.fits:
+        cluster = self.cluster or (None if self.asked.scale == TINY else here())
+        own_host = machine.gpus() and not self.jobs and self.cluster is None  # rl itself refuses by it
+        plan = planned(self.steps, cluster, machine.memory_gib() if own_host else None)
+        if plan is not None and not plan.memory.fits:
             advice = " ".join(plan.advice or ()) or "a smaller model or more GPUs"
             raise ConfigError(
                 f"rl does not fit on {plan.cluster}: it {what_lacks(plan.memory)}. It would with: {advice}"
             )
-        yield CheckResult("bill", True, f"rl: {each}, {runs * hours:,.0f} in all; double it until a step was timed")
-        yield from (CheckResult("bill", True, said) for said in beside_rl(self.asked, self.steps, plan))
-        yield self._disk(14 * plan.arch.parameters * ARTIFACTS_OF_WEIGHTS * runs)
+        if plan is not None:
+            hours = plan.gpu_hours
+            each = f"{plan.work.steps * plan.time.total / 3600:.1f} h on {plan.cluster}, {hours:,.0f} GPU-hours a seed"
+            yield CheckResult("bill", True, f"rl: {each}, {runs * hours:,.0f} in all; double it until a step was timed")
+        found = bill(self.steps, self.home, plan)
+        yield from (CheckResult("bill", True, f"{step.makes}: {figures}") for step, figures in found.lines)
+        yield CheckResult("bill", True, f"in all: {found.total}")
+        yield self._disk(sum(int((figures.disk_gib or 0) * GIB) for _, figures in found.lines))
 
     def _disk(self, needed: int) -> CheckResult:
         existing = next(path for path in (self.home.absolute(), *self.home.absolute().parents) if path.is_dir())
@@ -266,29 +260,6 @@ def taught(values: Mapping[str, Any]) -> dict[str, Any]:
         files = {"file": (protocol.get("place") or {}).get("file")}
         env = {**env, "protocol": {key: value for key, value in protocol.items() if key != "place"} | files}
     return {"env": env, "prompt": values.get("prompt")}
-
-
-def require_right(steps: Sequence[Step]) -> None:
-    """Composes commands and checks their values, until each word of each stage was in one.
-
-    Raises:
-        ConfigError: a key or a value is wrong; with the command.
-    """
-    seen = set[tuple[str, str]]()
-    for step in steps:
-        seed = next((word for word in step.arguments if word.startswith("seed=")), "seed=0")
-        own = (f"name={step.makes}", seed)
-        words = {(step.verb, word) for word in (*step.arguments, *step.reads) if word not in own}
-        try:
-            RunSettings.of({"name": step.makes, "seed": seed.removeprefix("seed=")}, step.verb)
-            if words <= seen:
-                continue
-            seen |= words
-            config: Any = compose.build(stage_parts(step.verb)[0], compose.load(step.verb, step.argv({})))
-            if step.verb == "eval":
-                config.require_questions()
-        except VtcliError as error:
-            raise ConfigError(f"{step.line({})}\n  {error}") from error
 
 
 def here() -> str:

@@ -199,12 +199,6 @@ def shipped() -> dict[str, Benchmark]:
     return convert(job.values["benchmark"], dict[str, Benchmark], "benchmark")
 
 
-def home(commands: Sequence[Step]) -> Path:
-    """The folder of the artifacts that the commands make."""
-    rl = next(command for command in commands if command.verb == "rl")
-    return Path(str(compose.load("rl", rl.argv({})).values["home"]))
-
-
 def steps(asked: Reproduction) -> list[Step]:
     """All commands in an order in which each comes after those that it reads."""
     judge = ("judge=openai", f"judge.url={asked.judge}", f"judge.model={asked.judge_model}") if asked.judge else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -29,12 +29,34 @@ def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
     return None
 
 
+def judge_lack(data: Data, rl: Mapping[str, Any]) -> str | None:
+    """A sentence about rows whose evidence the oracle cannot know, where the reward needs it; None where none is."""
+    judge: Any = rl.get("judge")
+    node = judge.get("_target_") if isinstance(judge, Mapping) else judge
+    rewards = [str(phase["reward"]["_target_"]).rpartition(".")[2] for phase in rl["rl"]["phases"]]
+    if "tapo" not in rewards or (node is not None and "oracle" not in str(node)):
+        return None
+    searches = (rl["signals"].get("code") or {}).get("searches") or ()
+    for name, task in data.tasks.items():
+        truths = first_truths(task) if "answer" in task.forms else ()
+        if any(not truth.get("boxes") and code.search(truth, searches) for truth in truths):
+            return (
+                f"the reward asks whether a crop shows what the question is about, and rows of {name} have no boxes by "
+                "which the oracle could decide it. Name a judge: judge=openai judge.url=URL judge.model=NAME"
+            )
+    return None
+
+
 def first_truth(task: Task) -> Mapping[str, Json] | None:
-    """The truth of the first row that can be used; None where there is none among the first ten."""
+    """The truth of the first row that can be used; None where no row among the first ten can."""
+    return next(iter(first_truths(task)), None)
+
+
+def first_truths(task: Task) -> Iterator[Mapping[str, Json]]:
+    """The truths of those of the first ten training rows that can be used."""
     for item in range(10 if task.train is None else min(10, task.train)):
         with suppress(InputError):
-            return task.generate(seed=0, item=item, split="train", form="answer").truth
-    return None
+            yield task.generate(seed=0, item=item, split="train", form="answer").truth
 
 
 def _unsaid(truth: Mapping[str, Json], reward: Mapping[str, Any], signals: Mapping[str, Any]) -> str | None:
