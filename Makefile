@@ -18,6 +18,8 @@ export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
 test test-slow test-attacks test-vllm test-slurm test-slice test-all: export OMP_NUM_THREADS ?= 1
+# Without byte code on disk every process that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup setup-vllm check test test-slow test-attacks test-vllm test-slurm test-slice test-all test-harness quickstart easy-vqa tiny-base bench bench-trl bench-sandbox clean
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -16,6 +17,10 @@ settings.register_profile(
     "shared", settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("shared")
+
+# Python looks for garbage after every 700 new objects by default. That was a quarter of the CPU time of collecting the
+# tests, and a tenth of running them, because a process that has imported torch and transformers has much to look at.
+gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session")
