@@ -286,8 +286,7 @@ def test_two_requests_to_end_at_once_are_one(tmp_path: Path) -> None:
         assert process.returncode == 143
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_request_to_end_while_python_closes_changes_nothing(number: int, tmp_path: Path) -> None:
+def test_requests_to_end_while_python_closes_change_nothing(tmp_path: Path) -> None:
     """As srun tells a rank that has failed already, and is about to leave."""
     closing = "print('closing', flush=True, file=sys.stderr), time.sleep(0.5), print('closed', file=sys.stderr)"
     body = f"import atexit; atexit.register(lambda: ({closing}));"
@@ -297,7 +296,8 @@ def test_a_request_to_end_while_python_closes_changes_nothing(number: int, tmp_p
         assert process.stderr
         assert "no such image" in process.stderr.readline()
         assert process.stderr.readline() == "closing\n"
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         assert process.stderr.read() == "closed\n"
         assert process.wait(timeout=30) == 2
 
@@ -308,7 +308,10 @@ def test_what_a_stage_made_is_printed_for_scripts(tmp_path: Path) -> None:
     assert done.stdout == "charts:v4\tartifacts/charts/v4\n", done.stderr
 
 
-@pytest.mark.parametrize("noise", ["print('a'); import os; os.system('echo b')", "import deepspeed"])
+@pytest.mark.parametrize(
+    "noise",
+    ["print('a'); import os; os.system('echo b')", pytest.param("import deepspeed", marks=pytest.mark.slow)],  # 6 s
+)
 def test_what_libraries_print_is_no_result(noise: str, tmp_path: Path) -> None:
     """DeepSpeed logs to standard output, a warning on every machine without a GPU among it."""
     line = stage_program(f"{noise}; return types.SimpleNamespace(ref='charts:v1', path='x')", tmp_path)

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+from cases import each_case
 
 from vtcli.config import compose
 from vtcli.errors import ConfigError
@@ -17,6 +19,9 @@ from vtcli.runbook import cost
 
 CLUSTERS = {"gpu": "1x1xH100", "node": "1x8xH100", "paper": "4x8xH200"}
 RECIPES = [name for name in compose.options("recipe") if not name.startswith("tiny_")]
+LARGEST = ("pyvision_video", "codevision")
+"""The recipes with the longest rollouts, and with a reference model."""
+
 MODELS = [f"Qwen/Qwen2.5-VL-{size}-Instruct" for size in ("3B", "7B")]
 
 
@@ -32,9 +37,7 @@ def assert_fits_as_advised(found: Plan) -> None:
     assert found.memory.fits or (found.then is not None and found.then.memory.fits), found.advice
 
 
-@pytest.mark.parametrize("scale", CLUSTERS)
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_fits_at_a_scale(recipe: str, scale: str) -> None:
+def assert_recipe_fits(recipe: str, scale: str) -> None:
     for found in plans(recipe, scale):
         if scale == "gpu" and "7B" in found.arch.name:
             assert_fits_as_advised(found)
@@ -46,6 +49,17 @@ def test_a_recipe_fits_at_a_scale(recipe: str, scale: str) -> None:
         assert (found.layout.sleep, found.layout.learner_sleep) == (2, True)  # what runs
 
 
+@each_case("recipe, scale", itertools.product(LARGEST, CLUSTERS))
+def test_the_largest_recipes_fit_at_every_scale(recipe: str, scale: str) -> None:
+    assert_recipe_fits(recipe, scale)
+
+
+@pytest.mark.slow
+@each_case("recipe, scale", itertools.product(sorted({*RECIPES} - {*LARGEST}), CLUSTERS))
+def test_every_other_recipe_fits_at_every_scale(recipe: str, scale: str) -> None:
+    assert_recipe_fits(recipe, scale)
+
+
 def test_the_largest_views_count_whatever_the_mean_is() -> None:
     """The plans above hold with rows full of the largest views: small means in plan.lengths change no learning."""
     argv = ["+recipe=toolsrl", "scale=node", "cluster=1x8xH100"]
@@ -54,8 +68,7 @@ def test_the_largest_views_count_whatever_the_mean_is() -> None:
     assert (one.vision, one.working, one.learning) == (two.vision, two.working, two.learning)
 
 
-@pytest.mark.parametrize("scale", CLUSTERS)
-@pytest.mark.parametrize("model", ["qwen3_vl_8b", "qwen3_vl_4b"])
+@each_case("model, scale", [*(("qwen3_vl_8b", scale) for scale in CLUSTERS), ("qwen3_vl_4b", "gpu")])
 def test_codevision_fits_with_qwen3_vl(model: str, scale: str) -> None:
     argv = ["+recipe=codevision", f"scale={scale}", f"model={model}", f"cluster={CLUSTERS[scale]}"]
     found = cost.run(argv, None)

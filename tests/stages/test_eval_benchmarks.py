@@ -121,7 +121,7 @@ def test_an_override_adds_the_judge_and_its_rows_stand_beside_its_figures(shelf:
     assert "CodeV" in papers["choices", "all"] and not papers["judged", "all"]
 
 
-@pytest.mark.parametrize("variant", [(), ("variant=code",)])
+@pytest.mark.parametrize("variant", [(), pytest.param(("variant=code",), marks=pytest.mark.slow)])
 def test_a_benchmark_is_scored_by_the_recipe_of_codev_where_answers_call_code(
     shelf: Path, variant: tuple[str, ...]
 ) -> None:

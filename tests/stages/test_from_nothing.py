@@ -27,6 +27,7 @@ ARGV = [
 ]
 
 
+@pytest.mark.slow  # synth twice, sft twice, rl, and a failing sft
 def test_one_command_from_an_empty_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

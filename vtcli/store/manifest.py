@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -255,6 +256,7 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@functools.cache  # a process runs one state of the code, however many artifacts it makes
 def git_commit() -> str | None:
     """The commit of this package's checkout, with "-dirty" when files were changed; None outside a checkout. A checkout
     of something else around an installed package does not count."""
