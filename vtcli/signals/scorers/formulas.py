@@ -6,7 +6,6 @@ Formulas are compared by math-verify in a separate process, because sympy may co
 from __future__ import annotations
 
 import atexit
-import itertools
 import json
 import logging
 import os
@@ -44,7 +43,7 @@ _DECLARES = re.compile(
 )
 _CONCLUSION = r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s?"
 _CONCLUDES = re.compile(
-    rf"{_CONCLUSION}(?=[-+\d\\$(\[]|[a-zA-Z]\s?=)"
+    rf"{_CONCLUSION}(?=[-+\d\\$(\[\u221a-\u221e]|(?:between|from)\s\d|[a-zA-Z]\s?=)"
     rf"|(?:\u6240\u4ee5|\u56e0\u6b64|\u7b49\u4e8e|\u7b49\u65bc|\u5f97\u5230|\u53ef\u5f97)[{CJK}]{{0,6}}\s?[,:]?(?=\s?[-+\d\\$(\[])",
     re.IGNORECASE,
 )
@@ -61,6 +60,10 @@ _REMARK = re.compile(  # up to the end of its clause; "the time since noon" and 
 _TAIL = re.compile(
     r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n|,?\s(?:because|since|so|which|where)\b|,\sas\b|,?\s?(?:\u56e0\u4e3a|\u7531\u4e8e)"
 )
+_COPULA = re.compile(  # "is" at the end of a sentence, in Japanese and Korean
+    r"\s?(?:\u3067\u3059|\u3067\u3042\u308b|\u3060|[\u306b\u3068]\u306a\u308a\u307e\u3059"
+    r"|\uc785\ub2c8\ub2e4|\uc774\ub2e4|\uc774\uc5d0\uc694|\uc608\uc694)[\s.]{0,3}$"
+)
 _PROSE = re.compile(
     r"(?<![\\A-Za-z])(?!(?:arc)?(?:sin|cos|tan)\b|(?:cot|sec|csc|log|exp|sqrt)\b)[A-Za-z]{3,}\b", re.IGNORECASE
 )
@@ -74,6 +77,7 @@ _SILENT = re.compile(
     r"[^\W\u2070\u00b9\u00b2\u00b3\u2074-\u207b]|[.,;:?'\"\u2018\u2019\u201c\u201d%*=\u2248~\u2220\u25b3\u20ac\u00a3\u00a5]|(?<=[A-Za-z]{2})!"
 )
 _HYPHEN = re.compile(r"(?<=[^\W_])-(?=[^\W_])")
+_A_NAME = re.compile(r"(?<![A-Za-z])(?:an?|A)\s?[-+*/^=\u2212]\s?[\d(.\\]")
 _IMPLIES = re.compile(r"\\(?:Right|Longright|right)arrow(?![a-z])|\\implies(?![a-z])|=>|[\u21d2\u2192]")
 _INFINITY = re.compile(r"(?<![\\A-Za-z])infinity\b", re.IGNORECASE)
 _EQUALS = re.compile(r"(?<![<>!=:])={1,2}(?![=>])|[\u2248\u2208]|\\in(?![a-z])|\\(?:approx|simeq|equiv)(?![a-z])")
@@ -108,7 +112,7 @@ def same_formula(text: str, answer: str) -> bool:
     Raises:
         EngineError: math-verify does not start, or does not answer for five minutes. That is the machine's fault.
     """
-    given, wanted = (_undressed(squeezed(boxed(side) or side)) for side in (text, answer))
+    given, wanted = (_undressed(squeezed(boxed(side) or side)).rstrip(" .") for side in (text, answer))
     return _same(given, wanted)
 
 
@@ -143,7 +147,7 @@ def _same(text: str, answer: str, depth: int = 0) -> bool:
         ]
         if len(lists[0]) > 1 or len(lists[1]) > 1:
             return _same_items(sides, lists, depth)
-        shapes = [quantities.read(side) for side in sides]
+        shapes = [quantities.read(side) or _spelled(side) for side in sides]
     one, other = shapes
     if one is not None and other is not None:
         return quantities.same(one, other)
@@ -312,6 +316,8 @@ def _same_by_words(text: str, answer: str) -> bool:
     if not any(map(_mathematical, (text, answer))):
         return True
     prose = any(map(_PROSE.search, (text, answer)))
+    if not prose and len({_A_NAME.search(side) is None for side in (text, answer)}) > 1:
+        return False  # a - 5 is no article and -5
     flat = [_flat(_HYPHEN.sub(" ", side) if prose else side) for side in (text, answer)]
     operators = [_SILENT.sub("", side) for side in flat]
     return operators[0] == operators[1] or ("" in operators and not {"()", "[]"}.isdisjoint(operators))
@@ -396,11 +402,16 @@ def stated(text: str) -> str | None:
         return found or None
     text = spaced(squeezed(text))
     claims = _REMARK.sub(lambda match: " " * len(match[0]), text)
-    for where, says in itertools.product((claims, text), (_DECLARES, _CONCLUDES, _CONCLUDES_FORMULA)):
-        ends = [match.end() for match in says.finditer(where)]
-        if ends and (claim := _TAIL.split(text[ends[-1] :].strip(), maxsplit=1)[0].strip().rstrip(".")):
-            return claim
-    return text if text and len(_PROSE.findall(unwrapped(text))) < SENTENCE_WORDS else None
+    for where in (claims, text):
+        for says in (_DECLARES, _CONCLUDES, _CONCLUDES_FORMULA):
+            ends = [match.end() for match in says.finditer(where)]
+            if ends and (claim := _COPULA.sub("", _TAIL.split(text[ends[-1] :].strip(), maxsplit=1)[0]).rstrip(" .")):
+                return claim
+        whole = _COPULA.sub("", where).strip(" ,")
+        counts = where is text or re.search(r"[\d\\]", whole)
+        if whole and counts and len(_PROSE.findall(unwrapped(whole))) < SENTENCE_WORDS:
+            return whole
+    return None
 
 
 def formula(sample: Sample, text: str) -> Grade:

@@ -38,6 +38,13 @@ _SERIES = re.compile(
 )
 _BETWEEN = re.compile(rf"(?:between|from)\s({_PART})\s?(?:and|to|-)\s?({_PART})", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?:\s?\b|(?<=\d))([ap])\.?\s?m\b\.?", re.IGNORECASE)
+_HOUR = r"(?P<hour{0}>[01]?\d|2[0-4])(?::(?P<minute{0}>[0-5]\d))?\s?(?P<half{0}>[ap](?:\.\s?m\b\.?|\s?m\b))?"
+_HOURS = re.compile(
+    rf"(?:(?:from|between)\s)?{_HOUR.format(1)}\s?(?:-|~|\bto\b|\band\b|\buntil\b|\bthrough\b)\s?{_HOUR.format(2)}",
+    re.IGNORECASE,
+)
+_ONE_HOUR = re.compile(r"(0?[1-9]|1[0-2])\s?([ap])(?:\.\s?m\.?|\s?m)", re.IGNORECASE)
+_NAME_BEFORE = re.compile(r"(?<![A-Za-z])(?:[aAI]|an)(?:\s?-)?\s?$")
 _BOUND_SIGNS = {"<": "<", ">": ">", "\u2264": "\u2264", "\u2265": "\u2265", "\u2260": "\u2260"}
 _FLIPPED = {"<": ">", ">": "<", "\u2264": "\u2265", "\u2265": "\u2264", "\u2260": "\u2260"}
 _BOUND_WORDS = (
@@ -174,6 +181,7 @@ class Parts:
     numbers: tuple[Fraction, ...]
     clock: bool = False  # typed as a time: 2:30
     half: str = ""  # a or p, of am and pm; ap of 7am-9pm
+    # of a range of times the numbers are hours: 7.5 and 21 of 7:30-21:00
     unit: units.Unit | None = None
     scale: Fraction | None = None
     words: frozenset[str] = frozenset()
@@ -212,7 +220,7 @@ def read(text: str) -> Shape | None:
         text = text[1:-1].strip()
     if re.fullmatch(r"[1-9]\d{0,2}(?: \d{3}){1,9}", text):
         text = text.replace(" ", "")  # 5 000
-    return _bound(text) or _parts(text) or _sum(text) or quantity(text)
+    return _bound(text) or _times(text) or _parts(text) or _sum(text) or quantity(text)
 
 
 def quantity(text: str) -> Quantity | None:
@@ -228,6 +236,9 @@ def quantity(text: str) -> Quantity | None:
     scale, unit, end = _measure(text, match.end())
     touching = re.match(r"[A-Za-z]+", text[match.end() :]) if end == match.end() else None
     before, after = text[: match.start()], text[end:]
+    named = (match["sign"] or before.rstrip().endswith("-")) and _NAME_BEFORE.search(before)
+    if named and (text[match.start() + 1 : match.start() + 2] == " " or not re.search(r"[A-Za-z]{3}", before + after)):
+        return None  # a - 5, a -5 and a-5 are differences; "a -5 degree day" is none
     if touching and (len(touching[0]) == 1 or touching[0].lower() in _FUNCTIONS):
         return None  # 5x
     rest = f"{before} {after}"
@@ -330,6 +341,18 @@ def _parts(text: str) -> Parts | None:
     )
 
 
+def _times(text: str) -> Parts | None:
+    """A whole hour, ``7pm``, or a range of times of which one has minutes: ``7:30am-9pm``."""
+    if match := _ONE_HOUR.fullmatch(text):
+        return Parts(":", (Fraction(match[1]), Fraction(0)), clock=True, half=match[2].lower())
+    match = _HOURS.fullmatch(text)
+    if match is None or not (match["minute1"] or match["minute2"]):
+        return None
+    hours = tuple(Fraction(match[f"hour{k}"]) + Fraction(int(match[f"minute{k}"] or 0), 60) for k in (1, 2))
+    halves = [match[f"half{k}"][0].lower() for k in (1, 2) if match[f"half{k}"]]
+    return Parts("-", hours, clock=not halves, half="".join(halves if len(set(halves)) > 1 else halves[:1]))
+
+
 def _sum(text: str) -> Quantity | None:
     """``5 ft 3 in``, ``2 hours 30 minutes``: parts of one measure, from the larger to the smaller."""
     text = re.sub(r"(?<=\d)\s?'\s?(\d{1,3}(?:\.\d{1,9})?)\s?(?:\"|'')", r" ft \1 in", text)
@@ -400,6 +423,8 @@ def same(one: Shape, other: Shape) -> bool:
     ratio, number = (one, other) if isinstance(one, Parts) else (other, one)
     if not isinstance(ratio, Parts) or not isinstance(number, Quantity):
         return False
+    if ratio.half and not any(ratio.numbers[1:]):  # 7pm is 7
+        return ratio.numbers[0] == number.value and number.unit is None and is_bare(number)
     if ratio.sign != ":" or ratio.clock or len(ratio.numbers) != 2 or not ratio.numbers[1]:
         return False
     return near(ratio.numbers[0] / ratio.numbers[1], number.value, exact=False)
@@ -457,7 +482,8 @@ def _same_parts(one: Parts, other: Parts) -> bool:
         return False
     if one.unit and other.unit and one.unit != other.unit:
         return False
-    if one.half != other.half and len(one.half + other.half) > 1:
+    of_day = one.sign == "-" and (one.clock or other.clock) and bool(one.half or other.half)
+    if one.half != other.half and len(one.half + other.half) > 1 and not of_day:
         return False
     if one.sign == "-" and any(
         a.half and not b.half and (b.unit or b.words - a.words - _OF_DAY) for a, b in ((one, other), (other, one))
@@ -467,6 +493,8 @@ def _same_parts(one: Parts, other: Parts) -> bool:
         return False
     if not (one.words <= other.words or other.words <= one.words):
         return False
+    if of_day:
+        return _of_day(one) == _of_day(other)
     if one.sign != ":":
         return one.numbers == other.numbers
     if other.clock or one.half or other.half:
@@ -480,6 +508,13 @@ def _times_agree(one: Parts, other: Parts) -> bool:
     if times[0] == times[1]:
         return True
     return bool(one.half) != bool(other.half) and one.numbers == other.numbers
+
+
+def _of_day(times: Parts) -> list[Fraction]:
+    """The hours of a range in the whole day: 7am-9pm is 7-21."""
+    halves = times.half * len(times.numbers) if len(times.half) == 1 else times.half
+    pairs_ = itertools.zip_longest(times.numbers, halves)
+    return [hour % 12 + (12 if half == "p" else 0) if half else hour for hour, half in pairs_]
 
 
 def _hours(time: Parts) -> tuple[Fraction, ...]:
