@@ -7,8 +7,8 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,38 +20,28 @@ from vtcli.config.bounds import at_least
 from vtcli.config.commandline import running
 from vtcli.data.importers.trajectories import ImportedRuns
 from vtcli.engines.openai import baseline as endpoints
-from vtcli.engines.openai.baseline import Baseline, OpenBaseline, without_tokens
-from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.baseline import Baseline
 from vtcli.engines.openai.ledger import Price, TokenUsage
-from vtcli.engines.openai.replies import open_replies
-from vtcli.engines.policies import TrainedPolicy, open_policy
 from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs import video_frames
 from vtcli.envs.card import read_card
-from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.families.family import Family
-from vtcli.families.table import open_family
 from vtcli.foreign import print_line
 from vtcli.judging.separate import answers_by
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
-from vtcli.protocols import Chat, Policy, Reward, Signal, ToolTerm
+from vtcli.protocols import Reward, Signal, ToolTerm
 from vtcli.report import build, content, emergent, evaluated, folder, side_by_side
-from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
     GroupRequest,
     Limits,
     RolloutRequest,
-    refuse_broken,
-    refuse_no_room,
-    require_room,
     why_broken,
 )
-from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.rollout.workers import one_error
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.runs.identity import Identity, listed
 from vtcli.runs.progress import ScoreBars, score_so_far
@@ -60,7 +50,8 @@ from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.session import agent
 from vtcli.session.agent import Agent
-from vtcli.signals.measuring import SignalMeter, unjudged_share, with_rules
+from vtcli.session.session import Session, family_of, sizing_of
+from vtcli.signals.measuring import unjudged_share
 from vtcli.statistics.rows import make_row, summarise
 from vtcli.store import disk, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -193,26 +184,30 @@ def run(config: Config) -> Artifact:
             if not config.shard:
                 _print_again(config, stage.reused, parents)
             return stage.reused
-        family = open_family(source.path, config.agent.families) if source else None
-        sizing = family.sizing(config.agent.images) if family else endpoints.sizing(config.agent.images)
-        images, offered = ImageStore(stage.work / "images", sizing), config.tools == "offered"
+        family = family_of(config.agent, source.path if source else None)
+        images = ImageStore(stage.work / "images", sizing_of(config.agent, family))
         native = family is None and config.endpoint.calls == "native"
-        prompt = config.endpoint.prompt if native else config.agent.prompt
-        worlds = Worlds(read_card(config.agent.env), prompt, images, config.agent.sandbox, offered=offered)
+        session = Session(
+            config.agent,
+            "eval",
+            images,
+            settings.home,
+            family=family,
+            prompt=config.endpoint.prompt if native else None,
+            signals=(config.agent.signals | config.metrics).values(),
+            rules=own_rules(config.benchmark),
+            offered=config.tools == "offered",
+        )
         runs = None
         if config.policy == "imported":
             runs = _ImportedGroups.of(config.imported.read(images, stage.work, config.bad_rows), config.seed)
-        samples = runs.samples if runs else _samples(config, data, images, worlds)
+        samples = runs.samples if runs else _samples(config, data, images, session.worlds)
         if parts:
             _put_together(parts, stage, images)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
-        signals = with_rules((config.agent.signals | config.metrics).values(), own_rules(config.benchmark))
-        measure = SignalMeter(signals, config.agent.judge, images, settings.home)
         with EventLoop() as loop:
-            claims = Claims(images, worlds.sandbox.verify, measure)
-            rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims, runs)
-            found, probe = loop.run(rollouts.collect(samples))
+            found, probe = loop.run(_Rollouts(config, stage, session, runs).collect(samples))
         rolled = _Results(found, probe, images, family.chat.image_tokens if family else None)
         if config.shard:
             out = stage.work / "shard"
@@ -323,20 +318,12 @@ class _ImportedGroups:
 
 @dataclass(frozen=True, slots=True)
 class _Rollouts:
-    """Parts that answer and measure the questions of one evaluation."""
+    """Answers the questions of one evaluation."""
 
     config: Config
     stage: StageRun
-    family: Family | None  # None: the policy is an endpoint
-    images: ImageStore
-    worlds: Worlds
-    measure: SignalMeter
-    claims: Claims
+    session: Session
     imported: _ImportedGroups | None = None  # in place of rollouts
-
-    @property
-    def chat(self) -> Chat:
-        return TextChat() if self.family is None else self.family.chat
 
     async def collect(self, samples: Mapping[Key, Sample]) -> tuple[list[Scored], ProbeRun | None]:
         """Scored trajectories in the order of the questions, and the continuations of the probe.
@@ -365,127 +352,90 @@ class _Rollouts:
             # A reward may ask what rows of benchmarks and of others do not say.
             if not (self.imported or sample.task in config.benchmark):
                 given = [(member.trajectory, member.signals) for member in members]
-                scored = await self.claims.rewarded(config.rewards[sample.form], given)
+                scored = await self.session.claims.rewarded(config.rewards[sample.form], given)
                 members = sorted(scored, key=lambda s: s.trajectory.id)
             rewarded[place] = members
 
-        async def keep(trajectory: Trajectory, signals: Signals) -> None:
+        def keep(trajectory: Trajectory, signals: Signals) -> bool:
+            """Stores a trajectory, and returns True where its group is whole."""
             scored = portable(Scored(trajectory, signals, None))
             journal.add(scored)
             found[trajectory.id] = scored
-            if all(member.id in found for member in groups[place_of[trajectory.id]].members):
-                await reward(place_of[trajectory.id])
+            return all(member.id in found for member in groups[place_of[trajectory.id]].members)
 
-        try:
+        async with self.session as session:
             if unjudged or left or probing:
-                await self.worlds.start()
-                if left:
-                    few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
-                    await require_room(few, self.chat, self.worlds, config.agent.limits, "eval.agent.limits.max_tokens")
-                await self.measure.start()
-                self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
+                few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
+                await session.start(*([few] if left else []))
+                self.stage.tracker.tags(session.facts)
             if left:
                 price = config.endpoint.price if config.policy == "endpoint" else None
                 print_line(f"eval: {outlook(groups, len(left), config.agent.limits, price)}")
             for begin in range(0, len(unjudged), MEASURED):
                 some = unjudged[begin : begin + MEASURED]
-                for trajectory, signals in zip(some, await self.measure(some), strict=True):
-                    await keep(trajectory, signals)
-            async with AsyncExitStack() as opened:  # the model, once for trajectories and continuations
-                stream = await opened.enter_async_context(self._stream(left)) if left else None
-                if stream is not None:
-                    await self._draw("eval", stream, left, keep, list(found.values()))
-                await asyncio.gather(*(reward(place) for place in range(len(groups)) if place not in rewarded))
-                members = [member for place in range(len(groups)) for member in rewarded[place]]
-                _check(members, config, self.stage, self.measure)
-                return members, await self._continue(opened, stream, samples, members) if probing else None
-        finally:
-            await self.measure.close()
-            await self.worlds.close()
+                for trajectory, signals in zip(some, await session.measure(some), strict=True):
+                    keep(trajectory, signals)
+            if left:
+                await self._open_policy(left)
+                asking = aclosing(self._ask("eval", left, list(found.values())))
+                async with one_error(), asyncio.TaskGroup() as tasks, asking as answers:
+                    async for trajectory, signals in answers:
+                        if keep(trajectory, signals):
+                            tasks.create_task(reward(place_of[trajectory.id]))
+            await asyncio.gather(*(reward(place) for place in range(len(groups)) if place not in rewarded))
+            members = [member for place in range(len(groups)) for member in rewarded[place]]
+            _check(members, self.stage, session)
+            return members, await self._continue(samples, members) if probing else None
 
-    async def _continue(
-        self, opened: AsyncExitStack, stream: Stream | None, samples: Mapping[Key, Sample], found: Sequence[Scored]
-    ) -> ProbeRun:
+    async def _continue(self, samples: Mapping[Key, Sample], found: Sequence[Scored]) -> ProbeRun:
         """The continuations of the probe, stored and resumed as trajectories are."""
-        config, path = self.config, self.stage.work / "probe.jsonl"
+        config, path, session = self.config, self.stage.work / "probe.jsonl", self.session
         assert config.probe is not None
         planner = ProbePlanner(
-            config.probe, config.seed, self.images, samples, lambda task: config.drawing(task).sampling
+            config.probe, config.seed, session.images, samples, lambda task: config.drawing(task).sampling
         )
         probe = ProbeRun(planner, found, path)
         if left := await probe.requests():
             conditions = ", ".join(probe.conditions)
             print_line(f"probe: {len(probe.sources)} trajectories × {conditions}: {len(left)} continuations")
-            if stream is None:
-                stream = await opened.enter_async_context(self._stream(()))
-            await self._draw("probe", replace(stream, measure=self.measure.answers, claims=None), left, probe.keep)
+            if session.policy is None:
+                await self._open_policy(())
+            async with aclosing(self._ask("probe", left, answers_only=True)) as answers:
+                async for trajectory, signals in answers:
+                    probe.keep(trajectory, signals)
             whole = [row.trajectory for row in probe.rows]
             broken = [t for t in whole if t.stop is Stop.BROKEN]
-            refuse_broken(len(broken) / len(whole), config.agent.max_broken, broken, f"eval, its probe ({path})")
-            self.measure.check(probe.unjudged, config.agent.max_unjudged, "eval, its probe")
+            session.check(len(broken) / len(whole), probe.unjudged, broken, f"eval, its probe ({path})")
         return probe
 
-    @asynccontextmanager
-    async def _stream(self, requests: Sequence[RolloutRequest]) -> AsyncGenerator[Stream]:
-        """Loads the model, for as long as the context is open. Heavy libraries are imported here."""
-        config, chat, family, card = self.config, self.chat, self.family, self.worlds.card
-        opened: TrainedPolicy | None = None
-        other: OpenBaseline | None = None
-        policy: Policy
+    async def _open_policy(self, requests: Sequence[RolloutRequest]) -> None:
+        """Loads the model, once for trajectories and continuations, or opens what stands in for one."""
+        config, session = self.config, self.session
         asked = {request.seed: request.sample for request in requests}
-        if family is None:
-            replies = open_replies(config.endpoint.cache, self.stage.store.root, config.model)
-            other = config.endpoint.open(config.model, self.images, replies, card, asked.__getitem__)
-            policy = other.policy
+        if session.family is None:
+            session.connect(config.endpoint, config.model, asked.__getitem__, self.stage.store.root)
         elif config.policy == "oracle":
-            policy = OraclePolicy(chat, self.images, config.seed, card, asked)
+            session.policy = OraclePolicy(session.chat, session.images, config.seed, session.worlds.card, asked)
         else:
-            place = config.agent.placement
-            policy = opened = await compute(
-                lambda: open_policy(config.agent.engine, family, self.images.view, config.agent.limits, place)
-            )
-        clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
-        places = None if room is None else Admission(room, config.agent.limits.max_tokens)
-        try:
-            yield Stream(
-                policy,
-                chat,
-                open_env=self.worlds,
-                limits=config.agent.limits,
-                measure=self._measure_texts if other else self.measure,
-                clock=clock,
-                claims=self.claims,
-                admission=places,
-            )
-        finally:
-            if opened is not None:
-                await compute(opened.close)
-            if other is not None:
-                await other.endpoint.close()
-                print_line(f"{config.model}: {other.cost}")
+            await compute(session.load)
 
-    async def _measure_texts(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
-        return await self.measure([without_tokens(t) for t in trajectories])  # an endpoint's ids stand for texts only
-
-    async def _draw(
+    async def _ask(
         self,
         title: str,
-        stream: Stream,
         requests: Sequence[RolloutRequest],
-        keep: Callable[[Trajectory, Signals], Awaitable[None]],
         earlier: Sequence[Scored] = (),
-    ) -> None:
-        """Rolls out and measures, with a bar for each task; ``earlier`` was finished before."""
+        *,
+        answers_only: bool = False,
+    ) -> AsyncGenerator[tuple[Trajectory, Signals]]:
+        """Answers of the session, with a bar for each task; ``earlier`` was finished before."""
         tasks = [scored.trajectory.sample.task for scored in earlier] + [request.sample.task for request in requests]
+        asking = self.session.ask(requests, self.config.concurrency, answers_only=answers_only)
         with ScoreBars(title, Counter(tasks), self.stage.work) as bars:
             for scored in earlier:
                 bars.add(scored.trajectory.sample.task, score_so_far(scored.trajectory, scored.signals))
-
-            async def finished(trajectory: Trajectory, signals: Signals) -> None:
-                await keep(without_tokens(trajectory) if self.family is None else trajectory, signals)
+            async for trajectory, signals in asking:
+                yield trajectory, signals
                 bars.advance(trajectory.sample.task, score_so_far(trajectory, signals))
-
-            await stream.each(requests, finished, self.config.concurrency)
 
 
 def outlook(groups: Sequence[GroupRequest], left: int, limits: Limits, price: Price | None = None) -> str:
@@ -519,18 +469,17 @@ class _Results:
     image_tokens: Callable[[ImageRef], int] | None  # of the model; None: an endpoint
 
 
-def _check(found: Sequence[Scored], config: Config, stage: StageRun, measure: SignalMeter) -> None:
-    """Says how many rollouts broke and why; too many of them, or of trajectories without a verdict, end the run."""
+def _check(found: Sequence[Scored], stage: StageRun, session: Session) -> None:
+    """Prints how many rollouts broke and why; too many of them, or of trajectories without a verdict, end the run."""
     rolled_out = [s.trajectory for s in found]
-    refuse_no_room(rolled_out, config.agent.limits, "eval.agent.limits.max_tokens")
+    session.refuse_no_room(rolled_out)
     broken = [t for t in rolled_out if t.stop is Stop.BROKEN]
     where = f"eval ({stage.work / TRAJECTORIES})"
-    refuse_broken(len(broken) / len(rolled_out), config.agent.max_broken, broken, where)
+    session.check(len(broken) / len(rolled_out), unjudged_share(s.signals for s in found), broken, where)
     if broken:
         print_line(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}")
     if errors := [error for s in found if (error := s.signals.values.get("answer_error"))]:
         print_line(f"{len(errors)} of {len(found)} answers are wrong because their rule raised, such as {errors[0]}")
-    measure.check(unjudged_share(s.signals for s in found), config.agent.max_unjudged, "eval")
 
 
 def _benchmark_results(

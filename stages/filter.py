@@ -15,11 +15,9 @@ from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.engines.policies import TrainedPolicy, open_policy
 from vtcli.envs.card import read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.families.table import open_family
 from vtcli.filters import account, applying, pairs
 from vtcli.filters.applying import (
     HASHED,
@@ -46,7 +44,6 @@ from vtcli.judging.rubrics import load as load_rubric
 from vtcli.progress import RowBars
 from vtcli.report import accounts
 from vtcli.report.printing import print_all
-from vtcli.rollout.loop import refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.benchmark_questions import BenchmarkQuestions
 from vtcli.runs.identity import outside_code, scoring_source, targets
@@ -54,8 +51,9 @@ from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.schema import Sample
 from vtcli.session import agent
 from vtcli.session.agent import Agent
+from vtcli.session.session import Session, family_of
 from vtcli.signals import answer
-from vtcli.signals.measuring import OpenJudge, SignalMeter
+from vtcli.signals.measuring import OpenJudge
 from vtcli.store import codec, disk, parquet, shards, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore, as_given, encode_png
@@ -255,18 +253,15 @@ class _Rollouts:
 
     def __init__(self, config: Config, stage: StageRun, data: Artifact, source: ModelSource | None) -> None:
         self.config, self.stage, self.data, self.source = config, stage, data, source
-        self.family = open_family(source.path, config.agent.families) if source else None
-        sizing = self.family.sizing(config.agent.images) if self.family else as_given
+        family = family_of(config.agent, source.path if source else None)
+        sizing = family.sizing(config.agent.images) if family else as_given
         self.images = ImageStore(stage.work / "images", sizing)
-        card = read_card(config.agent.env)
-        self.worlds = {
-            offered: Worlds(card, config.agent.prompt, self.images, config.agent.sandbox, offered=offered)
-            for offered in (True, False)
-        }
         signals = [config.agent.signals["answer"]] if source else []
-        self.measure = SignalMeter(signals, config.agent.judge, self.images, stage.store.root)
+        self.session = Session(config.agent, "filter", self.images, stage.store.root, family=family, signals=signals)
+        card, prompt = read_card(config.agent.env), config.agent.prompt
+        plain = Worlds(card, prompt, self.images, config.agent.sandbox, offered=False)
+        self.worlds = {True: self.session.worlds, False: plain}
         self.loop = EventLoop()
-        self.policy: TrainedPolicy | None = None
         self.players: dict[bool, Player] = {}
         self.rates: dict[tuple[str, str], PassRate] = {}  # with tools, of the rows that were asked for last
         self.samples: Samples = {}  # without images
@@ -280,7 +275,7 @@ class _Rollouts:
             self._open = True
         sets = {name: self._samples(name) for name in {row.file for row in rows if row.form == "answer"}}
         config = self.config
-        measurement = _measurement(config, self.stage, self.source, self.measure.rubrics, offered)
+        measurement = _measurement(config, self.stage, self.source, self.session.measure.rubrics, offered)
         stored = StoredRates(self.stage.store.root / ".facts" / "pass_rate" / f"{measurement}.jsonl")
 
         def load(row: RowFacts) -> Sample:
@@ -330,24 +325,19 @@ class _Rollouts:
         return SamplesOfAnyShape(self.data, form, split, self.images, in_training(self.config.bad_rows))
 
     async def _start(self, offered: bool) -> Player:
+        """A player of the model, which is loaded once, with or without tools."""
         if offered not in self.players:
-            await self.worlds[offered].start()
-            await self.measure.start()
-            facts = self.worlds[offered].facts | self.measure.facts
+            worlds, session = self.worlds[offered], self.session
+            if session.policy is None:
+                await session.start()
+                await compute(session.load)
+            if not offered:
+                await worlds.start()
+            facts = worlds.facts | session.measure.facts
             self.stage.tracker.tags({key: str(value) for key, value in facts.items()})
-            self.players[offered] = await compute(partial(self._load, offered))
+            stream = replace(session.stream(), open_env=worlds)
+            self.players[offered] = Player(stream, self.config.rollouts.right)
         return self.players[offered]
-
-    def _load(self, offered: bool) -> Player:
-        """Heavy libraries are imported here; with and without tools, the model is loaded once."""
-        assert self.family is not None
-        config = self.config
-        if self.policy is None:
-            self.policy = open_policy(
-                config.agent.engine, self.family, self.images.view, config.agent.limits, config.agent.placement
-            )
-        worlds = self.worlds[offered]
-        return Player(self.policy, self.family.chat, worlds, config.agent.limits, self.measure, config.rollouts.right)
 
     def _check(self, rates: PassRates, player: Player | None) -> None:
         """Too many rollouts without a verdict end the run."""
@@ -359,19 +349,15 @@ class _Rollouts:
         unjudged = asked.count("unjudged") / len(asked) if asked else None
         where = f"filter ({self.data.ref})"
         if player and player.roomless and player.rollouts == len(player.roomless):
-            refuse_no_room(player.roomless, self.config.agent.limits, "filter.agent.limits.max_tokens")
-        refuse_broken(broken / len(outcomes), self.config.agent.max_broken, player.broken if player else [], where)
-        self.measure.check(unjudged, self.config.agent.max_unjudged, "filter")
+            self.session.refuse_no_room(player.roomless)
+        self.session.check(broken / len(outcomes), unjudged, player.broken if player else [], where)
 
     def close(self) -> None:
         if not self._open:
             return
         try:
-            self.loop.run(self.measure.close())
-            for worlds in self.worlds.values():
-                self.loop.run(worlds.close())
-            if self.policy is not None:
-                self.policy.close()
+            self.loop.run(self.session.close())
+            self.loop.run(self.worlds[False].close())
         finally:
             self.loop.__exit__(None, None, None)
 

@@ -23,19 +23,15 @@ from vtcli.benchmarks.benchmark import Benchmark, own_rules
 from vtcli.benchmarks.results import ORACLE
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.engines.phases import Phases, refuse_sleep_ahead
-from vtcli.engines.policies import ROOM, Placement, TrainedPolicy, open_policy
+from vtcli.engines.policies import ROOM, Placement, TrainedPolicy
 from vtcli.envs.card import read_card
-from vtcli.envs.claims import Claims
-from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.judging.separate import answers_by
 from vtcli.protocols import Advantage, Reward, Select
-from vtcli.rollout.admission import Admission
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
-from vtcli.rollout.loop import GroupRequest, derive_seed, refuse_broken, require_room
-from vtcli.rollout.stream import Stream
+from vtcli.rollout.loop import GroupRequest, derive_seed
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs import validation
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, tools_of
@@ -49,19 +45,17 @@ from vtcli.runs.validation import HeldOut, Validation, Validator
 from vtcli.schema import Credit, Group, Trajectory
 from vtcli.session import agent
 from vtcli.session.agent import Agent
-from vtcli.signals.measuring import SignalMeter, with_rules
+from vtcli.session.session import Session
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
 from vtcli.store.image_work import submit
-from vtcli.store.images import ImageStore
 from vtcli.store.models import source_model
 from vtcli.store.records import SampleSet, in_training
 from vtcli.store.retention import Retention, require_keep_images
 from vtcli.store.videos import portable
 
 if TYPE_CHECKING:
-    from vtcli.engines.inputs import View
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 
 
@@ -203,13 +197,10 @@ class _Training:
     start: Path  # the folder of the model that the run starts from
     family: Family
     retention: Retention
-    images: ImageStore
-    view: View
+    session: Session
     learner: DeepSpeedLearner
     policy: TrainedPolicy
     phases: Phases  # whose turn it is on the device
-    worlds: Worlds
-    measure: SignalMeter
     questions: Mapping[str, Questions]  # by form
     held_out: Artifact  # the dataset that validation asks
     loop: EventLoop  # one for all steps: a sandbox belongs to its event loop
@@ -230,24 +221,22 @@ class _Training:
 
     def check(self, metrics: Mapping[str, float], rolled_out: Sequence[Trajectory], where: str) -> None:
         """Raises ``EngineError`` where so much went wrong in the rollouts of ``where`` that the rest says little."""
-        refuse_broken(metrics["broken"], self.config.agent.max_broken, rolled_out, where)
-        self.measure.check(metrics.get("judge/unjudged"), self.config.agent.max_unjudged, where)
+        self.session.check(metrics["broken"], metrics.get("judge/unjudged"), rolled_out, where)
         refuse_banned_mass(metrics.get("banned_mass"), self.config.max_banned_mass, where)
 
     @contextmanager
     def started(self) -> Generator[None]:
-        """Starts the sandbox and the judge, and closes them and the policy however the block ends."""
+        """Starts the session, and closes it however the block ends. Some questions of each form leave room for an
+        answer, or nothing is rolled out."""
+        offer = self.session.worlds.offer
         with self.loop:
             try:
-                self.loop.run(self.worlds.start())
-                self.loop.run(self.measure.start())
-                facts = self.worlds.facts | self.measure.facts
-                self.stage.tracker.tags({k: str(v) for k, v in facts.items()})
+                few = (map(offer, found.few(PROMPTS_TRIED)) for found in self.questions.values())
+                self.loop.run(self.session.start(*few))
+                self.stage.tracker.tags(self.session.facts)
                 yield
             finally:
-                self.loop.run(self.measure.close())
-                self.loop.run(self.worlds.close())
-                self.policy.close()
+                self.loop.run(self.session.close())
 
 
 def _train(run: _Training) -> None:
@@ -266,14 +255,9 @@ def _train(run: _Training) -> None:
         advantages = config.advantage(groups)  # one value per policy turn
         return config.select(groups, advantages, wanted)  # None keeps a trajectory out of the loss
 
-    # Some questions of each form leave room for an answer, or nothing is rolled out.
-    for found in run.questions.values():
-        few = (run.worlds.offer(sample) for sample in found.few(PROMPTS_TRIED))
-        run.loop.run(require_room(few, run.family.chat, run.worlds, config.agent.limits, "agent.limits.max_tokens"))
-
     collector = Collector(
         run.loop,
-        _stream(run),
+        run.session.stream(),
         functools.partial(_round, run),
         credit,
         Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
@@ -325,7 +309,7 @@ def _train(run: _Training) -> None:
             metrics["time/step_s"] = time.perf_counter() - begin
             if rank == 0:
                 log_step(run.stage.tracker, run.logs.metrics, metrics, step, phase.name)
-                run.stage.tracker.rollouts(rollouts(batch.scored, run.images), step)
+                run.stage.tracker.rollouts(rollouts(batch.scored, run.session.images), step)
             run.check(metrics, rolled_out, f"step {step} ({trajectories})")
 
             # Validate the weights after the update. Nothing of it reaches the training.
@@ -347,23 +331,6 @@ def _train(run: _Training) -> None:
     updates.require(config.allow_no_update)
 
 
-def _stream(run: _Training) -> Stream:
-    """Rolls out, measures every trajectory, and rewards every group, each as soon as it is finished."""
-    config, policy = run.config, run.policy
-    room = None if policy.cache_tokens is None else Admission(policy.cache_tokens, config.agent.limits.max_tokens)
-    return Stream(
-        policy,
-        run.family.chat,
-        open_env=run.worlds,
-        limits=config.agent.limits,
-        measure=run.measure,
-        clock=policy.clock,
-        lockstep=config.lockstep_turns,
-        claims=Claims(run.images, run.worlds.sandbox.verify, run.measure),
-        admission=room,
-    )
-
-
 def _round(run: _Training, step: int, number: int) -> RoundRequest:
     """The samples of one round of a step and the reward of their groups: a function of step and number alone."""
     config, (index, within) = run.config, locate(run.lengths, step)
@@ -376,7 +343,7 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
 
     def group(place: int) -> GroupRequest:
         repeat = picked[:place].count(picked[place])  # the data are fewer than the places of a round
-        sample = run.worlds.offer(samples.load(kept[picked[place]]))
+        sample = run.session.worlds.offer(samples.load(kept[picked[place]]))
         return GroupRequest(sample, config.group_size, seed, config.agent.sampling, repeat)
 
     def prefetch(places: Sequence[int]) -> None:
@@ -403,8 +370,8 @@ def _validator(run: _Training) -> Validator:
                 reward=last.reward,
                 tasks=config.tasks,
                 bad_rows=config.bad_rows,
-                images=run.images,
-                offer=run.worlds.offer,
+                images=run.session.images,
+                offer=run.session.worlds.offer,
                 sampling=config.agent.sampling,
                 seed=config.seed,
             )
@@ -416,14 +383,14 @@ def _validator(run: _Training) -> Validator:
                 drawn=settings.drawn(config.agent.sampling),
                 judge=answers_by(config.job) or ORACLE,
                 images=run.retention.benchmarks(run.family.sizing(config.agent.images)),
-                offer=run.worlds.offer,
+                offer=run.session.worlds.offer,
             )
         )
     return Validator(
         settings,
         exams,
         loop=run.loop,
-        stream=_stream(run),
+        stream=run.session.stream(),
         phases=run.phases,
         retention=run.retention,
         stage=run.stage,
@@ -454,7 +421,7 @@ def _require_agreement(run: _Training) -> None:
         run.policy,
         run.learner,
         run.family,
-        run.view,
+        run.session.view,
         dtype=config.backend.dtype,
         bounds=config.parity,
         room=room,
@@ -490,19 +457,25 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
     barrier()  # the first rank has made the work folder
     if config.backend.sleep:
         learner.sleep()  # an engine takes its share of the device when it is opened
-    place = Placement(dtype, str(learner.engine.device), config.agent.images)
-    policy = open_policy(config.agent.engine, family, view, config.agent.limits, place)
-    phases = Phases(policy, learner, engine_sleeps=config.agent.engine.sleeps, learner_sleeps=config.backend.sleep)
-    worlds = Worlds(read_card(config.agent.env), config.agent.prompt, images, config.agent.sandbox)
-    signals = with_rules(config.agent.signals.values(), own_rules(config.benchmarks.benchmarks))
-    measure = SignalMeter(signals, config.agent.judge, images, stage.store.root)
+    session = Session(
+        config.agent,
+        "rl",
+        images,
+        stage.store.root,
+        family=family,
+        rules=own_rules(config.benchmarks.benchmarks),
+        view=view,
+        lockstep=config.lockstep_turns,
+    )
+    policy = session.load(Placement(dtype, str(learner.engine.device), config.agent.images))
+    engine = config.agent.engine
+    phases = Phases(policy, learner, engine_sleeps=engine.sleeps, learner_sleeps=config.backend.sleep)
     rows, questions = ranks("the check of the rows"), dict[str, Questions]()
     for form in sorted({phase.form for phase in config.phases}):
         found = SampleSet(data, form, "train", images, in_training(config.bad_rows), rows)
         questions[form] = choose(data, form, found, config.tasks, config.prompts_per_step)
-    seen = (retention, images, view)
     return _Training(
-        config, stage, start, family, *seen, learner, policy, phases, worlds, measure, questions, held_out, EventLoop()
+        config, stage, start, family, retention, session, learner, policy, phases, questions, held_out, EventLoop()
     )
 
 

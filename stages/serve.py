@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 from aiohttp import web
@@ -19,16 +18,11 @@ from aiohttp import web
 from vtcli.config.binding import bind, convert
 from vtcli.config.bounds import above, at_least, within
 from vtcli.engines.openai import baseline
-from vtcli.engines.openai.baseline import OpenBaseline, ServedEndpoint
-from vtcli.engines.openai.chat import TextChat
-from vtcli.engines.openai.replies import NoReplies, StoredReplies, open_replies
-from vtcli.engines.policies import TrainedPolicy, open_policy
+from vtcli.engines.openai.baseline import ServedEndpoint
 from vtcli.envs.card import read_card
-from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.families.table import Family, open_family
 from vtcli.foreign import print_line
-from vtcli.protocols import Chat, Policy
+from vtcli.protocols import Policy
 from vtcli.rollout.loop import Limits
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.ending import arrived, end_only_later, insist
@@ -44,6 +38,7 @@ from vtcli.serve.hosts import LOOPBACK
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import RequestLimits
 from vtcli.session.agent import Agent
+from vtcli.session.session import Session, family_of, sizing_of
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.leases import LeasedImages
@@ -163,18 +158,16 @@ class _Server:
 
     def __init__(self, config: Config, stage: StageRun, source: ModelSource | None) -> None:
         self.config, self.stage = config, stage
-        self.family = open_family(source.path, config.agent.families) if source else None
-        sizing = self.family.sizing(config.agent.images) if self.family else baseline.sizing(config.agent.images)
-        self.images = ImageStore(stage.work / "images", sizing)
+        family = family_of(config.agent, source.path if source else None)
+        self.images = ImageStore(stage.work / "images", sizing_of(config.agent, family))
         native = source is None and config.endpoint.calls == "native"
-        prompt = config.endpoint.prompt if native else config.agent.prompt
-        self.worlds = Worlds(read_card(config.agent.env), prompt, self.images, config.agent.sandbox)
-        self.policy: TrainedPolicy | None = None
-        self.other: OpenBaseline | None = None
+        prompt = config.endpoint.prompt if native else None
+        root = stage.store.root
+        self.session = Session(config.agent, "serve", self.images, root, family=family, prompt=prompt, signals=())
         self.recorder = TrajectoryLog(stage.work / "record") if config.record else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
-        names, card = _names(config.model, source), self.worlds.card
+        names, card = _names(config.model, source), self.session.worlds.card
         self.service = Service(
             names=names,
             loopback=config.host in LOOPBACK,
@@ -197,8 +190,7 @@ class _Server:
             if self.recorder is not None:
                 closing.callback(self.recorder.close)
             closing.callback(lambda: self.stage.tracker.metrics(self.service.metrics.totals, 0))
-            closing.push_async_callback(self._close_policy)
-            closing.push_async_callback(self.worlds.close)
+            closing.push_async_callback(self.session.close)
             closing.push_async_callback(runner.cleanup)
             socket = await self._listen(runner)
             closing.callback(socket.close)
@@ -216,13 +208,6 @@ class _Server:
             await self._drain()
         if failed.done():
             raise failed.result()
-
-    async def _close_policy(self) -> None:
-        if self.policy is not None:
-            self.policy.close()
-        if self.other is not None:
-            await self.other.endpoint.close()
-            print_line(f"{self.config.model}: {self.other.cost}")
 
     def recorded(self) -> Artifact | None:
         """Commits what was recorded; None where nothing was."""
@@ -257,35 +242,25 @@ class _Server:
         return socket
 
     async def _load(self) -> None:
-        await self.worlds.start()
-        if self.family is None:
-            asked = self.worlds.offer(Sample("", "served", "answer", "served", "", "", (), ()))
-            parts = (self.images, self._replies(), self.worlds.card, lambda rollout: asked)
-            self.other = self.config.endpoint.open(self.config.model, *parts)
-            self.service.agent = self._agent(self.other.policy, TextChat(), baseline.without_tokens)
+        session = self.session
+        await session.start()
+        if session.family is None:
+            asked = session.worlds.offer(Sample("", "served", "answer", "served", "", "", (), ()))
+            config, root = self.config, self.stage.store.root
+            policy = session.connect(config.endpoint, config.model, lambda rollout: asked, root)
+            self.service.agent = self._agent(policy, baseline.without_tokens)
         else:
-            self.policy = await compute(partial(self._open, self.family))
-            self.service.agent = self._agent(self.policy, self.family.chat, lambda found: found)
-        names = {"vtcli.served": self.service.names[0]}
-        self.stage.tracker.tags(names | {key: str(value) for key, value in self.worlds.facts.items()})
+            self.service.agent = self._agent(await compute(session.load), lambda found: found)
+        self.stage.tracker.tags({"vtcli.served": self.service.names[0]} | session.facts)
 
-    def _replies(self) -> StoredReplies:
-        cache = self.config.endpoint.cache
-        return open_replies(cache, self.stage.store.root, self.config.model) if cache else NoReplies()
-
-    def _open(self, family: Family) -> TrainedPolicy:
-        """Heavy libraries are imported here."""
-        config = self.config
-        return open_policy(config.agent.engine, family, self.images.view, config.agent.limits, config.agent.placement)
-
-    def _agent(self, policy: Policy, chat: Chat, stored: Callable[[Trajectory], Trajectory]) -> ChatAgent:
+    def _agent(self, policy: Policy, stored: Callable[[Trajectory], Trajectory]) -> ChatAgent:
         config, leased = self.config, LeasedImages(self.images)
         if self.recorder is not None:
             leased.settle(self.recorder.images)
         return ChatAgent(
             policy=policy,
-            chat=chat,
-            worlds=self.worlds,
+            chat=self.session.chat,
+            worlds=self.session.worlds,
             images=leased,
             limits=config.agent.limits,
             bounds=config.bounds,
@@ -293,7 +268,7 @@ class _Server:
             history=History(config.history, self.recorder),
             metrics=self.service.metrics,
             stored=stored,
-            has_logprobs=self.family is not None,
+            has_logprobs=self.session.family is not None,
         )
 
     async def _drain(self) -> None:

@@ -29,6 +29,7 @@ from vtcli.report import folder, side_by_side
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory, Verdict
+from vtcli.session import session
 from vtcli.signals import answer, boxes, evidence, orientation, primitives, usage
 from vtcli.signals import format as format_rule
 from vtcli.store import records
@@ -245,7 +246,7 @@ def test_a_limit_below_every_prompt_is_refused_before_a_model_is_loaded(
     def never(*_: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(stage, "open_policy", never)
+    monkeypatch.setattr(session, "open_policy", never)
     limits = Limits(max_turns=1, max_tokens=5, max_turn_tokens=5, max_images=10)
     with pytest.raises(ConfigError, match=r"^eval\.agent\.limits\.max_tokens: is 5, but the shortest of \d+ prompts"):
         stage.run(config(home, "roomless", limits=limits))
@@ -279,7 +280,7 @@ def test_a_judge_that_goes_wrong_stops_the_eval_and_is_asked_again_when_it_is_me
         changes = {"signals": {**SIGNALS, "evidence": evidence.measure}, "judge": judge, "max_samples": 4}
         return stage.run(config(home, name, policy="oracle", forms=("answer",), **changes))
 
-    told = r"eval: the judge m gave no verdict on \d+\.\d% .*Hard to say"
+    told = r"eval .*: the judge m gave no verdict on \d+\.\d% .*Hard to say"
     with JudgeServer(confused) as server, pytest.raises(EngineError, match=told):
         judged(server)
     (rolled,) = home.glob(".work/eval-*/trajectories.jsonl")
@@ -319,7 +320,7 @@ def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: 
 
     with pytest.raises(InputError, match=r"1/3, 2/3, 3/3 are missing"):
         stage.run(config(home, "parts", merge=3, **drawn, top_k=5))
-    monkeypatch.setattr(stage, "open_policy", lambda *given: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(session, "open_policy", lambda *given: pytest.fail("a model was loaded"))
     monkeypatch.setattr(stage, "running", lambda: "vtcli eval eval.merge=3 eval.label=policy")
     merged = stage.run(config(home, "parts", merge=3, **drawn))
     assert merged.ref == "parts:v1" and {p.ref for p in merged.manifest.parents} >= {shard.ref for shard in made}

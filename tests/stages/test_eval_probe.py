@@ -22,6 +22,7 @@ from vtcli.probes.causal import CausalProbe, Continuation
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import EnvTurn, ImageRef, PolicyTurn, Scored
+from vtcli.session import session
 from vtcli.signals import answer, faithful, usage
 from vtcli.signals import format as format_rule
 from vtcli.store import records
@@ -76,7 +77,7 @@ def evaluate(home: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
             opened.append(TagPolicy(family.chat, view, looks))
             return opened[0]
 
-        monkeypatch.setattr(stage, "open_policy", open_policy)
+        monkeypatch.setattr(session, "open_policy", open_policy)
         made = stage.run(config(home, name, **changes))
         assert len(opened) == 1  # the model is loaded once for trajectories and continuations
         return made, opened[0]
@@ -225,7 +226,7 @@ def test_a_reused_report_prints_the_same_probe(
     capsys.readouterr()
     made, _ = evaluate("again", lambda ref: True, **child)
     first = capsys.readouterr().err
-    monkeypatch.setattr(stage, "open_policy", lambda *given: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(session, "open_policy", lambda *given: pytest.fail("a model was loaded"))
     assert stage.run(config(home, "again", **child)).ref == made.ref
     again = capsys.readouterr().err
     for title in ("Causal probe: what answers rest on", "Causal probe: judge and probe on faithfulness"):

@@ -21,6 +21,7 @@ from vtcli.protocols import Request
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion, EnvTurn, Scored
+from vtcli.session import session
 from vtcli.session.agent import Agent
 from vtcli.signals import answer, usage
 from vtcli.signals import format as format_rule
@@ -71,7 +72,7 @@ def evaluate(home: Path, model: Path) -> tuple[Artifact, list[Request]]:
     )
     asked: list[Request] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stage, "open_policy", partial(ToldToLook, asked))
+        patched.setattr(session, "open_policy", partial(ToldToLook, asked))
         return stage.run(replace(config, concurrency=3)), asked
 
 

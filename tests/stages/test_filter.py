@@ -123,16 +123,16 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def count_rollouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The samples' ids of all rollouts from now on."""
-    from vtcli.filters import rolling
+    from vtcli.rollout import stream
 
     asked: list[str] = []
-    original = rolling.rollout
+    original = stream.rollout
 
     async def counted(request: RolloutRequest, *rest: Any) -> Trajectory:
         asked.append(request.sample.id)
         return await original(request, *rest)
 
-    monkeypatch.setattr(rolling, "rollout", counted)
+    monkeypatch.setattr(stream, "rollout", counted)
     return asked
 
 
@@ -349,7 +349,9 @@ async def few_are_asked(trajectory: Trajectory, *, judge: Any) -> Mapping[str, A
 
 
 def test_answers_that_rules_decide_do_not_hide_a_dead_judge(home: Path) -> None:
-    told = r"filter: the judge silent gave no verdict on 100\.0% of the trajectories that it was asked about"
+    told = (
+        r"filter \(data:v1\): the judge silent gave no verdict on 100\.0% of the trajectories that it was asked about"
+    )
     changes: dict[str, Any] = {"signals": {"answer": few_are_asked}, "judge": lambda **_: SilentJudge(), "seed": 40}
     with pytest.raises(EngineError, match=told):
         stage.run(config(home, "silent", **changes, max_unjudged=0.5, rollouts=Rollouts(k=8)))

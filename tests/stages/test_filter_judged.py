@@ -30,6 +30,7 @@ from vtcli.judging.endpoint import Patience
 from vtcli.judging.model import open_judge
 from vtcli.protocols import Request
 from vtcli.schema import Completion, Sample, Trajectory
+from vtcli.session import session
 from vtcli.session.agent import Agent
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -295,6 +296,7 @@ def test_a_label_goes_where_the_judge_finds_the_policys_usual_answer_right(
 
     class Scripted:
         version = 0
+        clock = cache_tokens = None
 
         async def complete(self, request: Request) -> Completion:
             said = "3" if "agreed" in family.chat.decode(request.token_ids).text else "4"
@@ -303,7 +305,7 @@ def test_a_label_goes_where_the_judge_finds_the_policys_usual_answer_right(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(stage, "open_policy", lambda *_: Scripted())
+    monkeypatch.setattr(session, "open_policy", lambda *_: Scripted())
     with JudgeServer(sees) as server:
         made = stage.run(
             stage.Config(

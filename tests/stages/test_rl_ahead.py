@@ -17,6 +17,7 @@ from vtcli.algo.optim import Backend
 from vtcli.engines.policies import Engine
 from vtcli.errors import ConfigError
 from vtcli.schema import Scored
+from vtcli.session import session
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
 
@@ -79,7 +80,7 @@ def test_a_run_whose_engine_and_learner_sleep_is_the_same_bit_for_bit(
 ) -> None:
     awake = run(home, "awake", steps_ahead=0, backend=Backend(zero_stage=1))
 
-    monkeypatch.setattr(stage, "open_policy", sleepy)
+    monkeypatch.setattr(session, "open_policy", sleepy)
     settings = {"engine": Engine("vllm", sleep=2), "backend": Backend(zero_stage=1, sleep=True), "steps_ahead": 0}
     kept = stage.log_step
 

@@ -24,6 +24,7 @@ from vtcli.report.folder import load_training
 from vtcli.runs import benchmark_validation, validation
 from vtcli.runs.validation import Validation
 from vtcli.schema import Scored, Signals, Verdict
+from vtcli.session import session
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
 
@@ -111,7 +112,7 @@ def test_training_is_the_same_bit_for_bit_and_a_killed_validation_is_written_onc
 @pytest.mark.wide
 def test_it_takes_turns_with_a_learner_and_an_engine_that_sleep(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     awake = run(home, "awake", backend=Backend(zero_stage=1), validate=EVERY)
-    monkeypatch.setattr(stage, "open_policy", sleepy)
+    monkeypatch.setattr(session, "open_policy", sleepy)
     settings = {"engine": Engine("vllm", sleep=2), "backend": Backend(zero_stage=1, sleep=True)}
     asleep = run(home, "asleep", validate=EVERY, **settings)
     assert_same_training(asleep, awake)

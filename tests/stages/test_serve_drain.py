@@ -30,6 +30,7 @@ from vtcli.engines.vllm.servers.child import Child, ServerPlan
 from vtcli.protocols import Completion
 from vtcli.protocols import Request as Wanted
 from vtcli.runs import ending
+from vtcli.session import session
 
 
 class Slow:
@@ -96,7 +97,7 @@ def until(true: Callable[[], bool]) -> None:
 def test_what_is_under_way_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Slow()
     config, url = configured(tmp_path)
-    monkeypatch.setattr(stage, "open_policy", lambda *given: policy)
+    monkeypatch.setattr(session, "open_policy", lambda *given: policy)
     found = dict[str, Any]()
 
     def end() -> None:
@@ -155,7 +156,7 @@ def test_a_server_that_loads_ends_at_once(
         return children[-1]
 
     if engine == "hf":
-        monkeypatch.setattr(stage, "open_policy", load)
+        monkeypatch.setattr(session, "open_policy", load)
     monkeypatch.setattr(fleet, "launch", launch)
     gc.collect()  # what other tests left
     caplog.clear()
@@ -191,13 +192,13 @@ def test_what_does_not_finish_has_its_time_once(tmp_path: Path, monkeypatch: pyt
     """What fails at the end keeps nothing else from closing."""
     policy, closed, begun = Stuck(), list[bool](), list[float]()
     config, url = configured(tmp_path, "serve.drain_s=6")
-    monkeypatch.setattr(stage, "open_policy", lambda *given: policy)
+    monkeypatch.setattr(session, "open_policy", lambda *given: policy)
     monkeypatch.setattr(policy, "close", lambda: closed.append(True))
 
-    async def fail(self: stage.Worlds) -> None:
+    async def fail(self: session.Worlds) -> None:
         raise OSError("the sandbox does not close")
 
-    monkeypatch.setattr(stage.Worlds, "close", fail)
+    monkeypatch.setattr(session.Worlds, "close", fail)
 
     def cut() -> None:
         with suppress(OSError):

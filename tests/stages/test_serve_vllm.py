@@ -17,8 +17,8 @@ import pytest
 import stage_server
 import wide_model
 
-from stages import serve as stage
 from vtcli.errors import EngineError
+from vtcli.session import session
 
 CONTENT = re.compile(r'"content": "(.*?)"')
 
@@ -43,13 +43,13 @@ def until(true: Callable[[], bool], limit_s: float) -> float:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The policies that the stage has opened."""
-    found, made = list[Any](), stage.open_policy
+    found, made = list[Any](), session.open_policy
 
     def open_policy(*given: Any) -> Any:
         found.append(made(*given))
         return found[-1]
 
-    monkeypatch.setattr(stage, "open_policy", open_policy)
+    monkeypatch.setattr(session, "open_policy", open_policy)
     return found
 
 

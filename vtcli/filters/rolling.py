@@ -17,10 +17,10 @@ from vtcli.errors import ConfigError
 from vtcli.filters.applying import Decided
 from vtcli.filters.facts import Outcome, PassRate, RowFacts
 from vtcli.progress import RowBars
-from vtcli.protocols import Chat, OpenEnv, Policy, Sampling
+from vtcli.protocols import Sampling
 from vtcli.rollout import workers
-from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
-from vtcli.rollout.stream import Measure
+from vtcli.rollout.loop import GroupRequest, RolloutRequest
+from vtcli.rollout.stream import Stream
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.signals.rules import Rule, asks_judge, score_safely
 from vtcli.store import disk, records
@@ -112,11 +112,7 @@ class Rescoring:
 class Player:
     """The parts that make and measure rollouts, and the counts of how they went."""
 
-    policy: Policy
-    chat: Chat
-    open_env: OpenEnv
-    limits: Limits
-    measure: Measure
+    stream: Stream
     right: str
     rollouts: int = 0
     broken: list[Trajectory] = field(default_factory=list[Trajectory])  # some of them
@@ -124,7 +120,7 @@ class Player:
 
     async def outcome(self, request: RolloutRequest) -> AnswerOutcome:
         """Raises ``VtcliError`` for what the user has to mend."""
-        found = await rollout(request, self.policy, self.chat, self.open_env, self.limits)
+        found, signals = await self.stream.one(request)
         self.rollouts += 1
         if found.stop is Stop.BROKEN:
             if len(self.broken) < REASONS:
@@ -132,7 +128,6 @@ class Player:
             return AnswerOutcome("broken", None)
         if not found.turns and self.rollouts == len(self.roomless) + 1:
             self.roomless.append(found)
-        (signals,) = await self.measure([found])
         value = signals.values.get(self.right)
         outcome = "unjudged" if value is None else "right" if value > 0.5 else "wrong"
         return AnswerOutcome(outcome, found.answer, bool(signals.values.get("judged")))

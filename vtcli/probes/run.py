@@ -40,7 +40,7 @@ class ProbeRun:
             found += [request for _, request in made]
         return found
 
-    async def keep(self, trajectory: Trajectory, signals: Signals) -> None:
+    def keep(self, trajectory: Trajectory, signals: Signals) -> None:
         """Stores one continuation."""
         key = self._keys[trajectory.id]
         whole = portable(Scored(trajectory, signals, None)).trajectory

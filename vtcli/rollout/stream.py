@@ -111,6 +111,10 @@ class Stream:
 
         await workers.each(requests, one, concurrency)
 
+    async def one(self, request: RolloutRequest) -> tuple[Trajectory, Signals]:
+        """Rolls out and measures one trajectory. Raises ``VtcliError`` as the others do."""
+        return await _Run(self, 1).member(request)
+
 
 _Member = asyncio.Task[tuple[Trajectory, Signals]]
 

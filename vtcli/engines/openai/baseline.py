@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from vtcli.data.teachers.dialect import Calls
 from vtcli.engines.openai.ledger import Budget, Ledger, Price
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
-from vtcli.engines.openai.replies import StoredReplies
+from vtcli.engines.openai.replies import NoReplies, StoredReplies, open_replies
 from vtcli.envs.card import EnvCard
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call
@@ -73,6 +74,10 @@ class Baseline:
         form = (self.limit_key, self.send_stop, self.send_seed)
         return EndpointSettings(model, self.parameters, *form, tools if self.calls == "native" else None, self.section)
 
+    def replies(self, root: Path, model: str) -> StoredReplies:
+        """The file of a model's replies: ``cache``, else one below the home of artifacts, ``root``."""
+        return open_replies(self.cache, root, model)
+
     def open(
         self, model: str, images: Images, replies: StoredReplies, card: EnvCard, asked: Callable[[int], Sample]
     ) -> OpenBaseline:
@@ -92,6 +97,9 @@ class ServedEndpoint(Baseline):
     """``serve.endpoint``. No reply is kept where ``cache`` names no file: what clients ask is theirs."""
 
     stage: ClassVar[str] = "serve"
+
+    def replies(self, root: Path, model: str) -> StoredReplies:
+        return super().replies(root, model) if self.cache else NoReplies()
 
 
 @dataclass(frozen=True)
