@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,6 @@ from vtcli.data.importers.row_images import KeepImages
 from vtcli.data.parallel import ordered_map
 from vtcli.data.teachers.dialect import Calls
 from vtcli.engines.openai.ledger import Ledger
-from vtcli.engines.policies import Engine
 from vtcli.engines.teachers import report
 from vtcli.engines.teachers.card import (
     BoundTeacher,
@@ -44,33 +43,31 @@ from vtcli.engines.teachers.card import (
 from vtcli.engines.teachers.demos import write_rows
 from vtcli.engines.teachers.distil import Distillation, Distiller
 from vtcli.engines.teachers.estimate import PROMPTS, estimate, prompt_lengths
-from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
-from vtcli.envs.claims import Claims
+from vtcli.envs.card import EnvCard, EnvInputs, read_card
 from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import IMPORTED, DemoEpisode, DemonstrationSetup
 from vtcli.envs.imitate import NO_RUNNER
 from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, keeping, sample_parts
 from vtcli.envs.produce import Chunk, produce, sandbox_until_here, with_pixels
 from vtcli.envs.prompts import read_prompt
-from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call
 from vtcli.families.family import Family
 from vtcli.families.table import find_family, open_family
 from vtcli.foreign import print_line, print_lines
 from vtcli.progress import RowBars
-from vtcli.protocols import Pixels, Signal
+from vtcli.protocols import Pixels
 from vtcli.report import accounts
 from vtcli.report.printing import print_all
 from vtcli.rollout.loop import refuse_broken
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
-from vtcli.signals.measuring import OpenJudge, SignalMeter
+from vtcli.session.agent import Agent
+from vtcli.session.session import Session
 from vtcli.store import disk, parquet, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.images import ImageLimits, ImageStore, Sizing
+from vtcli.store.images import ImageStore, Sizing
 from vtcli.store.models import source_model
 from vtcli.store.records import Demo, Media, SampleSet
 
@@ -96,34 +93,27 @@ class Config:
 
     job: dict[str, Any]
     data: Data
-    images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
-    prompt: dict[str, Any]
+    agent: Agent  # what demonstrations are played and shown in, and who judges a teacher
     model: dict[str, Any]  # conf/model: its family decides how large a demonstration's images are shown
-    env: BoundCard  # conf/env: what demonstrations are played in
     tools: tuple[str, ...]  # that plain questions list
-    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     workers: int = 0
     forms: tuple[str, ...] = FORMS
     shard: str | None = None
     merge: int | tuple[str, ...] = ()
     demos: Demos | None = None
-    sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
     bad_rows: Literal["error", "skip"] = "error"  # imported rows that cannot be used
     keep_images: KeepImages = "png"  # how imported ones are held: decoded, as they came, or by path
     preview: int = 0  # write a page of so many rows of every file, and nothing else
     teacher: BoundTeacher | None = None  # conf/teacher: who plays the policy on the rows of synth.distil.data
     distil: Distillation = field(default_factory=Distillation)
-    signals: dict[str, Signal] = field(default_factory=dict[str, Signal])  # facts by which a teacher is checked
-    judge: OpenJudge | None = None  # conf/judge; None: the oracle
-    engine: Engine = field(default_factory=Engine)  # conf/engine, of a teacher that is a model of ours
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet", "preview")
         if self.shard and self.merge:
             raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
-        card = read_card(self.env)
+        card = read_card(self.agent.env)
         if self.teacher is not None:
             self._require_lesson()
             _ = self.distil.errors and card.spoken
@@ -136,7 +126,7 @@ class Config:
             raise ConfigError("teacher needs rows: give synth.distil.data=NAME@latest, a dataset artifact")
         if self.shard or self.merge or self.preview:
             raise ConfigError("a teacher works on whole datasets: leave out synth.shard, synth.merge and synth.preview")
-        if self.distil.keep.right == "answer_correct" and "answer" not in self.signals:
+        if self.distil.keep.right == "answer_correct" and "answer" not in self.agent.signals:
             raise ConfigError("a teacher needs the signal 'answer', which says what is right: signals=all")
 
 
@@ -183,11 +173,11 @@ def _parts(config: Config) -> list[ParquetPart]:
         return sample_parts(data, config.forms, config.seed, config.shard, config.tools)
     if not config.model.get("family"):
         raise ConfigError("model.family is not given: name the family that the demonstrations are for")
-    sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
+    sizing = find_family(str(config.model["family"]), config.agent.families).sizing(config.agent.images)
     wanted = config.demos
-    card, prompt = read_card(config.env), read_prompt(config.prompt)
+    card, prompt = read_card(config.agent.env), read_prompt(config.agent.prompt)
     setting = DemonstrationSetup(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
-    sandbox = config.sandbox if card.runner else None
+    sandbox = config.agent.sandbox if card.runner else None
     return demo_parts(data, wanted, setting, config.seed, config.shard, sandbox)
 
 
@@ -355,7 +345,7 @@ def _distil(config: Config, teacher: TeacherCard) -> Artifact | None:
     store = ArtifactStore(settings.home)
     data = store.resolve(config.distil.data or "", "dataset")
     source = source_model(store, teacher.weights) if teacher.weights else None
-    family = open_family(source.path, config.families) if source else None
+    family = open_family(source.path, config.agent.families) if source else None
     if config.distil.dry_run:
         _dry_run(config, teacher, data)
         return None
@@ -372,36 +362,48 @@ def _distil(config: Config, teacher: TeacherCard) -> Artifact | None:
             return stage.reused
         images = ImageStore(stage.work / "images", _sizing(config, family))
         samples = _lessons(config, data, images)
-        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
-        measure = SignalMeter(config.signals.values(), config.judge, images, settings.home)
+        session = Session(config.agent, "synth", images, settings.home, family=family)
         ledger = Ledger(teacher.price, config.distil.budget)
-        claims = Claims(images, worlds.sandbox.verify, measure)
         distiller = Distiller(
-            config.distil, config.seed, images, worlds, measure, claims, ledger, stage.work / "attempts.jsonl"
+            config.distil,
+            config.seed,
+            images,
+            session.worlds,
+            session.measure,
+            session.claims,
+            ledger,
+            stage.work / "attempts.jsonl",
         )
         inputs = TeacherInputs(
-            images, settings.home, config.distil.limits, ledger, _writer(worlds.card), config.engine, config.images,
+            images,
+            settings.home,
+            config.distil.limits,
+            ledger,
+            _writer(session.worlds.card),
+            config.agent.engine,
+            config.agent.images,
             family,
-        )  # fmt: skip
-        samples = [worlds.offer(sample) for sample in samples]
+        )
+        samples = [session.worlds.offer(sample) for sample in samples]
         with EventLoop() as loop:
-            loop.run(_play(distiller, samples, teacher, inputs))
+            loop.run(_play(distiller, session, samples, partial(teacher.open, inputs)))
         return _taught(config, source.name if source else teacher.name, data, distiller, samples, stage)
 
 
-async def _play(distiller: Distiller, samples: Sequence[Sample], teacher: TeacherCard, inputs: TeacherInputs) -> None:
+async def _play(
+    distiller: Distiller,
+    session: Session,
+    samples: Sequence[Sample],
+    open_teacher: Callable[[], Awaitable[OpenTeacher]],
+) -> None:
     """Plays the rows; sandbox and judge are started with the teacher, if anything is left to be asked."""
 
     async def opened() -> OpenTeacher:
-        await distiller.worlds.start()
-        await distiller.measure.start()
-        return await teacher.open(inputs)
+        await session.start()
+        return await open_teacher()
 
-    try:
+    async with session:
         await distiller.play(samples, opened)
-    finally:
-        await distiller.measure.close()
-        await distiller.worlds.close()
 
 
 def _sizing(config: Config, family: Family | None) -> Sizing:
@@ -412,13 +414,13 @@ def _sizing(config: Config, family: Family | None) -> Sizing:
     """
     if not config.model.get("family"):
         raise ConfigError("model.family is not given: name the family that the demonstrations are for")
-    learner = find_family(str(config.model["family"]), config.families)
+    learner = find_family(str(config.model["family"]), config.agent.families)
     if family is not None and not isinstance(family, learner):
         raise ConfigError(
             f"the teacher is a {family.name}, and the demonstrations are for model.family={config.model['family']}, "
             "which sees images in other sizes. Choose a teacher of that family, or serve it and give teacher=endpoint."
         )
-    return learner.sizing(config.images)
+    return learner.sizing(config.agent.images)
 
 
 def _lessons(config: Config, data: Artifact, images: ImageStore) -> list[Sample]:
@@ -437,7 +439,7 @@ def _writer(card: EnvCard) -> WriteCall:
 
 def _dry_run(config: Config, teacher: TeacherCard, data: Artifact) -> None:
     """Prints the cost, from the length of some prompts. Nothing is asked, and no sandbox is started."""
-    card, prompt = read_card(config.env), read_prompt(config.prompt)
+    card, prompt = read_card(config.agent.env), read_prompt(config.agent.prompt)
     with tempfile.TemporaryDirectory() as folder:
         images = ImageStore(folder, _sizing(config, None))
         found = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)

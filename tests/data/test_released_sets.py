@@ -213,7 +213,7 @@ def test_a_released_cold_start_is_read_in_the_syntax_of_its_recipe(name: str, tm
     refs = [images.add(pixels) for pixels in found.images]
     sample = Sample("s", "cold", "answer", "train", found.question or "", "", tuple(refs[:1]), ())
     prompt = read_prompt(compose.load("synth", [f"+recipe={recipe}", *words]).values["prompt"])
-    card = read_card(config.env)
+    card = read_card(config.agent.env)
     opened = card.open(sample, EnvInputs(images, prompt, NO_RUNNER))
     said = [m["role"] for m in asyncio.run(imported_messages(found, opened, card, images, refs))]
     assert said[-4:] == ["user", "assistant", LED.get(name, "user"), "assistant"]

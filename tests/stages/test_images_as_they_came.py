@@ -261,7 +261,7 @@ def test_demonstrations_by_reference_show_the_same_views(tmp_path: Path, monkeyp
         sheet = 2  # the images of one row, for the contact sheet
         assert made is not None and len(decoded) - before == (sheet if keep == "reference" else 6 + sheet)
         config = compose.build(stage.Config, compose.load("synth", given))
-        sizing = find_family("qwen2_5_vl", {}).sizing(config.images)
+        sizing = find_family("qwen2_5_vl", {}).sizing(config.agent.images)
         sets[keep] = DemoSet(made, "train", ImageStore(tmp_path / keep, sizing), "when_read")
     png, reference = (sets[keep].load(0) for keep in ("png", "reference"))
     assert png.messages == reference.messages and png.tools == reference.tools and len(reference.images) == 2

@@ -31,6 +31,7 @@ from vtcli.filters.facts import DemoSignals
 from vtcli.protocols import Request
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
+from vtcli.session.agent import Agent
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
@@ -110,13 +111,8 @@ def test_what_was_measured_of_a_try_is_what_filter_reads(home: Path) -> None:
         records.append(draft.path / "taught.jsonl", [DemoSignals(table[0], liar)])  # the last line of an id counts
         lied = draft.commit()
     rules = {"right": taught.right, "verified": taught.verified}
-    given: dict[str, Any] = {
-        "prompt": world.PROMPT,
-        "signals": {},
-        "env": native_card,
-        "job": {"home": str(home), "name": "kept"},
-    }
-    kept = filtering.run(filtering.Config(data=lied.ref, rules=rules, **given))
+    agent, job = Agent(env=native_card, prompt=world.PROMPT, signals={}), {"home": str(home), "name": "kept"}
+    kept = filtering.run(filtering.Config(data=lied.ref, rules=rules, agent=agent, job=job))
     assert pq.read_table(kept.path / "train.parquet", columns=["id"]).column("id").to_pylist() == table[1:]
     assert (kept.path / "taught.jsonl").read_bytes() == (lied.path / "taught.jsonl").read_bytes()
 

@@ -20,6 +20,7 @@ from vtcli.envs.parts import Data
 from vtcli.judging.endpoint import Patience
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample
+from vtcli.session.agent import Agent
 from vtcli.signals import answer, boxes, code
 from vtcli.store import records
 from vtcli.store.artifacts import ArtifactStore
@@ -138,12 +139,9 @@ def config(home: Path, url: str, name: str = "demos", teacher: Mapping[str, Any]
     return stage.Config(
         job=job,
         data=Data({}),
-        images=ImageLimits(56 * 56, 112 * 112),
-        prompt=PROMPT,
+        agent=Agent(env=native_card, prompt=PROMPT, signals=SIGNALS, images=ImageLimits(56 * 56, 112 * 112)),
         model={"family": "qwen2_5_vl"},
-        env=native_card,
         tools=ALL_TOOLS,
         teacher=bound,
         distil=wanted,
-        signals=SIGNALS,  # pyright: ignore[reportArgumentType]
     )

@@ -106,7 +106,9 @@ def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -
     found: dict[str, Any] = {}
     for field in fields:
         if field == AGENT:
-            found[field] = _agent(typing.get_type_hints(cls)[field], own.get(AGENT) or {}, values, name)
+            found[field] = _agent(
+                typing.get_type_hints(cls)[field], own.get(AGENT) or values.get(AGENT) or {}, values, name
+            )
         elif field in own:
             found[field] = own[field]
         elif field == WHOLE:
