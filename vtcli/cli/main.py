@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -52,6 +53,8 @@ def main() -> None:
     """Entry point. A mistake of the user ends with exit code 2 and one message, an interrupt with 130, SIGTERM (Slurm's
     time limit or preemption) with 143."""
     signal.signal(signal.SIGTERM, _terminate)  # else Python ends at once, and the tracker's run stays open
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and "&" of a script ignore Ctrl-C
+        signal.signal(signal.SIGINT, _interrupt)
     code: list[int] = []
     atexit.register(_leave, code)  # the first that is registered is the last that runs
     try:
@@ -61,7 +64,7 @@ def main() -> None:
         raise
     finally:  # what closes at the end of Python is not cut off; an exception there would be a traceback
         arrived()
-        for number, own in ((signal.SIGTERM, _terminate), (signal.SIGINT, signal.default_int_handler)):
+        for number, own in ((signal.SIGTERM, _terminate), (signal.SIGINT, _interrupt)):
             if signal.getsignal(number) is own:
                 end_only_later(number)
 
@@ -95,16 +98,30 @@ def _run() -> None:
 
 
 def _command() -> None:
-    """Runs the command. An error that is raised while SIGTERM ends it is this end: some libraries cannot close what is
+    """Runs the command. An error that is raised while a signal ends it is this end: some libraries cannot close what is
     interrupted in their middle."""
     try:
         app()
+    except KeyboardInterrupt as error:
+        raise SystemExit(INTERRUPTED) from error
     except Exception as error:
-        if not any(isinstance(cause, SystemExit) and cause.code == TERMINATED for cause in causes(error)):
+        code = next((end for cause in causes(error) if (end := _code_of(cause))), None)
+        if code is None:
             raise
         reason = _disk_problem(error) if isinstance(error, OSError) else None
         say(visible(reason or (str(error) if isinstance(error, VtcliError) else f"{type(error).__name__}: {error}")))
-        raise SystemExit(TERMINATED) from error
+        raise SystemExit(code) from error
+
+
+def _code_of(cause: BaseException) -> int | None:
+    """The exit code of the exception of a signal; None for any other."""
+    if isinstance(cause, KeyboardInterrupt):
+        return INTERRUPTED
+    return TERMINATED if isinstance(cause, SystemExit) and cause.code == TERMINATED else None
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    insist(lambda: signal.default_int_handler(number, frame))
 
 
 def _terminate(number: int, frame: object) -> None:
