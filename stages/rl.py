@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import shutil
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -258,7 +259,6 @@ def _train(run: _Training) -> None:
     collector = Collector(
         run.loop,
         run.session.stream(),
-        functools.partial(_round, run),
         credit,
         Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
         ranks("the rollouts of all ranks"),
@@ -283,7 +283,7 @@ def _train(run: _Training) -> None:
 
             # Collect, measure, reward, advantage, select: in as many rounds as it takes to fill the step.
             retention.begin(step)
-            batch = ahead or collector.collect(step)
+            batch = ahead or collector.collect(step, _rounds(run, step))
             rolled_out = [scored.trajectory for scored in batch.scored]
 
             # The learner's turn: the engine's cache and weights make room.
@@ -295,7 +295,7 @@ def _train(run: _Training) -> None:
             learn = functools.partial(timed_update, learner, batch.rows(config.updates_per_step), config.loss)
             if config.steps_ahead and step + 1 < total:
                 retention.begin(step + 1)
-                metrics, ahead = collector.beside(learn, step + 1)
+                metrics, ahead = collector.beside(learn, step + 1, _rounds(run, step + 1))
             else:
                 metrics, ahead = learn(), None
             metrics |= {"time/move_s": moved, **run.phases.peaks}
@@ -329,6 +329,11 @@ def _train(run: _Training) -> None:
             bar.advance(f"{phase.name}: reward {metrics.get('reward', float('nan')):.3f}")
     saver.finish()
     updates.require(config.allow_no_update)
+
+
+def _rounds(run: _Training, step: int) -> Iterator[RoundRequest]:
+    """The rounds of a step, as many as are taken."""
+    return (_round(run, step, number) for number in itertools.count())
 
 
 def _round(run: _Training, step: int, number: int) -> RoundRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -66,18 +67,22 @@ ALONE = Ranks(0, 1, lambda value: [value])
 FOUR = Fill(4)
 
 
+def rounds(step: int) -> Iterator[RoundRequest]:
+    """Rounds of four questions: 0 to 3, 10 to 13, …"""
+    for number in itertools.count():
+        names = [str(10 * number + place) for place in range(4)]
+        yield RoundRequest(
+            lambda place, names=names: GroupRequest(make_sample(id=names[place]), G, step), 4, lambda _: []
+        )
+
+
 def collector(
     loop: EventLoop, stream: Any, ranks: Ranks = ALONE, drop_equal: bool = False, fill: Fill = FOUR
 ) -> Collector:
-    def asked(step: int, rounds: int) -> RoundRequest:
-        return RoundRequest(
-            lambda place: GroupRequest(make_sample(id=str(10 * rounds + place)), G, step), 4, lambda _: []
-        )
-
     def credit(groups: Sequence[Group]) -> list[list[Credit]]:
         return filter_and_rank(groups, group_mean(groups), fill.wanted, drop_equal=drop_equal)
 
-    return Collector(loop, stream, asked, credit, fill, ranks)
+    return Collector(loop, stream, credit, fill, ranks)
 
 
 VARIED, SAME = (1.0, 0.0), (1.0, 1.0)
@@ -85,7 +90,7 @@ VARIED, SAME = (1.0, 0.0), (1.0, 1.0)
 
 def test_by_default_every_group_is_waited_for(loop: EventLoop) -> None:
     stream = FakeStream(dict.fromkeys(range(4), VARIED))
-    batch = collector(loop, stream).collect(3)
+    batch = collector(loop, stream).collect(3, rounds(3))
     assert list(batch.everyone) == [0, 1, 2, 3]
     assert batch.metrics()["selected"] == 4
     assert batch.metrics()["cancelled"] == 0
@@ -100,8 +105,8 @@ def test_samples_are_loaded_beside_the_event_loop_and_the_next_ones_are_told(loo
         return GroupRequest(make_sample(id=str(place)), G, 3)
 
     made = collector(loop, FakeStream(dict.fromkeys(range(4), VARIED)), ranks=Ranks(1, 2, lambda value: [value]))
-    made.request = lambda step, rounds: RoundRequest(load, 4, lambda _: [], lambda places: told.append(tuple(places)))
-    batch = made.collect(3)
+    asked = RoundRequest(load, 4, lambda _: [], lambda places: told.append(tuple(places)))
+    batch = made.collect(3, [asked])
     assert list(batch.own.groups) == [1, 3]
     assert len(threads) == 2
     assert not {"event loop", threading.current_thread().name} & set(threads)
@@ -110,7 +115,7 @@ def test_samples_are_loaded_beside_the_event_loop_and_the_next_ones_are_told(loo
 
 def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: EventLoop) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: VARIED, 3: VARIED})
-    batch = collector(loop, stream, drop_equal=True, fill=Fill(4, stop_when_full=True)).collect(3)
+    batch = collector(loop, stream, drop_equal=True, fill=Fill(4, stop_when_full=True)).collect(3, rounds(3))
     assert list(batch.everyone) == [0, 1, 2]  # the first gives nothing to learn from
     metrics = batch.metrics()
     assert (metrics["selected"], metrics["cancelled"], metrics["rollouts"]) == (4, 2, 6)
@@ -119,7 +124,7 @@ def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: EventLoo
 
 def test_another_round_is_asked_for_what_is_lacking_alone(loop: EventLoop) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: SAME, 3: SAME} | dict.fromkeys(range(10, 14), VARIED))
-    batch = collector(loop, stream, drop_equal=True, fill=Fill(4, 3, stop_when_full=True)).collect(3)
+    batch = collector(loop, stream, drop_equal=True, fill=Fill(4, 3, stop_when_full=True)).collect(3, rounds(3))
     assert stream.asked == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert list(batch.everyone) == [0, 1, 2, 3, 4]
     assert (batch.rounds, batch.cancelled) == (2, 6)
@@ -130,7 +135,7 @@ def test_a_selection_that_keeps_more_than_is_wanted_asks_for_nothing_more(loop: 
     stream = FakeStream(dict.fromkeys(range(40), VARIED))
     made = collector(loop, stream, fill=Fill(2, 3))
     made.credit = group_mean
-    assert made.collect(3).rounds == 1
+    assert made.collect(3, rounds(3)).rounds == 1
     assert stream.asked == [[0, 1, 2, 3]]
 
 
@@ -141,7 +146,7 @@ def test_a_rank_stops_at_its_own_share(loop: EventLoop) -> None:
         return [value, *other]
 
     stream = FakeStream(dict.fromkeys(range(4), VARIED))
-    batch = collector(loop, stream, ranks=Ranks(0, 2, gather), fill=Fill(4, stop_when_full=True)).collect(3)
+    batch = collector(loop, stream, ranks=Ranks(0, 2, gather), fill=Fill(4, stop_when_full=True)).collect(3, rounds(3))
     assert stream.asked == [[0, 2]]
     assert list(batch.own.groups) == [0]
     assert list(batch.everyone) == [0, 1]
@@ -165,7 +170,7 @@ def test_rollouts_go_on_beside_the_learner(loop: EventLoop) -> None:
         return "learnt"
 
     made = collector(loop, Both(dict.fromkeys(range(4), VARIED)))
-    done, batch = made.beside(learn, 7)
+    done, batch = made.beside(learn, 7, rounds(7))
     assert done == "learnt"
     assert batch.step == 7
     assert batch.metrics()["staleness"] == 7.0
@@ -189,7 +194,7 @@ def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: EventLoop) -> No
 
     made = collector(loop, Endless({}))
     with pytest.raises(EngineError, match="the loss is nan"):
-        made.beside(learn, 1)
+        made.beside(learn, 1, rounds(1))
     assert ended
 
 
@@ -202,14 +207,14 @@ def test_rollouts_that_fail_wait_for_the_learner(loop: EventLoop) -> None:
 
     made = collector(loop, Dead({}))
     with pytest.raises(EngineError, match="the judge is gone"):
-        made.beside(lambda: learnt.append(True), 1)
+        made.beside(lambda: learnt.append(True), 1, rounds(1))
     assert learnt == [True]
 
 
 def test_a_checkpoint_keeps_the_batch_to_the_last_bit(loop: EventLoop, tmp_path: Path) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: (0.1, 0.3), 3: VARIED})
     made = collector(loop, stream, drop_equal=True, fill=Fill(4, stop_when_full=True))
-    batch = made.collect(5)
+    batch = made.collect(5, rounds(5))
     made.save(batch, tmp_path)
     found = made.load(tmp_path)
     assert isinstance(found, StepBatch)
@@ -221,7 +226,7 @@ def test_a_checkpoint_keeps_the_batch_to_the_last_bit(loop: EventLoop, tmp_path:
 
 
 def test_seconds_add_up_to_those_of_the_rollouts(loop: EventLoop) -> None:
-    metrics = collector(loop, FakeStream(dict.fromkeys(range(4), VARIED))).collect(0).metrics()
+    metrics = collector(loop, FakeStream(dict.fromkeys(range(4), VARIED))).collect(0, rounds(0)).metrics()
     parts = [metrics[f"time/{kind}_s"] for kind in ("generate", "env", "judge", "other")]
     assert sum(parts) == metrics["time/rollout_s"] == 4.0
     assert metrics["time/engine_busy"] == 0.75

@@ -62,13 +62,13 @@ def test_ranks_share_the_rows_out_and_ask_the_same_as_one(tmp_path: Path) -> Non
     for name in ("mini", "other"):
         parquet(tmp_path / name / "mini.parquet", rows)
     setting = Generation(temperature=1.0, samples_per_question=2)
-    one = exam(tmp_path, "mini", "other", generation=setting).request(ALONE)(0, 0)
+    one = exam(tmp_path, "mini", "other", generation=setting).round(ALONE)
     shares: list[list[Sample]] = []
     for rank in range(2):
-        exam(tmp_path, "mini", "other").request(Ranks(rank, 2, lambda mine: shares.append(mine) or [mine]))
+        exam(tmp_path, "mini", "other").round(Ranks(rank, 2, lambda mine: shares.append(mine) or [mine]))
     assert [len(share) for share in shares] == [6, 4]
     both = Ranks(1, 2, lambda mine: [shares[0], mine])
-    two = exam(tmp_path, "mini", "other", generation=setting).request(both)(0, 0)
+    two = exam(tmp_path, "mini", "other", generation=setting).round(both)
     asked = [[request.group(place) for place in range(request.places)] for request in (one, two)]
     assert [group.sample.task for group in asked[1]] == ["mini"] * 5 + ["other"] * 5
     assert sorted(map(repr, asked[0])) == sorted(map(repr, asked[1]))

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,36 +127,37 @@ class StepBatch:
 class Collector:
     """Collects the batches of steps on one event loop.
 
-    ``request(step, round)`` says what is rolled out: a function of both and nothing else, so that a resumed run asks
-    for the same. ``credit`` is the advantage of those members of groups that are learnt from, None for the others.
-    Collective: all ranks call the same methods in the same order.
+    The rounds of a step are given in order, and taken as far as the step needs them. They have to be a function of the
+    step alone, so that a resumed run asks for the same. ``credit`` is the advantage of the members that the learner
+    takes, None for the others. Collective: all ranks call the same methods in the same order.
     """
 
     def __init__(
         self,
         loop: Runs,
         stream: Stream,
-        request: Callable[[int, int], RoundRequest],
         credit: Callable[[Sequence[Group]], list[list[Credit]]],
         fill: Fill,
         ranks: Ranks,
     ) -> None:
-        self.loop, self.stream, self.request, self.credit = loop, stream, request, credit
+        self.loop, self.stream, self.credit = loop, stream, credit
         self.fill, self.ranks = fill, ranks
 
-    def collect(self, step: int) -> StepBatch:
-        """The batch of a step: one round, or as many as the selection needs to fill it."""
-        return self._filled(step, self.loop.run(self._round(step, 0, self.fill.wanted)))
+    def collect(self, step: int, rounds: Iterable[RoundRequest]) -> StepBatch:
+        """The batch of a step: one of ``rounds``, or as many as the selection needs to fill it."""
+        left = iter(rounds)
+        return self._filled(step, self.loop.run(self._round(next(left), 0, self.fill.wanted)), left)
 
-    def beside(self, work: Callable[[], T], step: int) -> tuple[T, StepBatch]:
+    def beside(self, work: Callable[[], T], step: int, rounds: Iterable[RoundRequest]) -> tuple[T, StepBatch]:
         """Runs ``work`` in this thread and collects the batch of ``step`` meanwhile. The policy's weights must not
         change in ``work``.
 
         Only the first round runs beside it. All ranks decide together on another round, and the learner's ranks may be
         communicating.
         """
-        done, found = self.loop.run(self._both(work, self._round(step, 0, self.fill.wanted)))
-        return done, self._filled(step, found)
+        left = iter(rounds)
+        done, found = self.loop.run(self._both(work, self._round(next(left), 0, self.fill.wanted)))
+        return done, self._filled(step, found, left)
 
     async def _both(self, work: Callable[[], T], rollouts: Coroutine[Any, Any, StreamResult]) -> tuple[T, StreamResult]:
         rolling = asyncio.ensure_future(rollouts)
@@ -167,19 +168,19 @@ class Collector:
             rolling.cancel()
             await asyncio.gather(rolling, return_exceptions=True)
 
-    def _filled(self, step: int, found: StreamResult) -> StepBatch:
+    def _filled(self, step: int, found: StreamResult, left: Iterator[RoundRequest]) -> StepBatch:
         rounds = 1
         while True:
             batch = self._credited(step, found, rounds)
             lacking = self.fill.wanted - chosen(list(batch.credit.values()))
             if rounds == self.fill.max_rounds or lacking <= 0:
                 return batch
-            found += self.loop.run(self._round(step, rounds, lacking))
+            found += self.loop.run(self._round(next(left), rounds, lacking))
             rounds += 1
 
-    async def _round(self, step: int, number: int, lacking: int) -> StreamResult:
+    async def _round(self, request: RoundRequest, number: int, lacking: int) -> StreamResult:
         """This rank's share of a round. It stops at its share of what is lacking: no rank waits for another here."""
-        request, ranks = self.request(step, number), self.ranks
+        ranks = self.ranks
         first, places = number * request.places, range(ranks.rank, request.places, ranks.world)
         loaded = await asyncio.gather(*(in_thread(partial(request.group, place)) for place in places))
         groups = {first + place: group for place, group in zip(places, loaded, strict=True)}

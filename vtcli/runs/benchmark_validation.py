@@ -40,8 +40,8 @@ class BenchmarkExam:
     images: ImageStore  # of the run's work folder, beside those of training
     offer: Callable[[Sample], Sample]
 
-    def request(self, ranks: Ranks) -> Callable[[int, int], RoundRequest]:
-        """A collector's request. Ranks share the reading of the rows out, and then know all of them."""
+    def round(self, ranks: Ranks) -> RoundRequest:
+        """The round of every validation. Ranks share the reading of the rows out, and then know all of them."""
         mine = self.asked.load(self.images, samples.Part(ranks.rank, ranks.world))
         found = [sample for share in ranks.gather(list(map(self.offer, mine))) for sample in share]
         names = list(self.asked.benchmarks)
@@ -52,7 +52,7 @@ class BenchmarkExam:
             drawn = self.drawn.of(self.asked.benchmarks[order[place].task].generation)
             return GroupRequest(order[place], drawn.count, seed, drawn.sampling)
 
-        return lambda step, number: RoundRequest(group, len(order), unrewarded)
+        return RoundRequest(group, len(order), unrewarded)
 
     def figures(self, batch: StepBatch, ranks: Ranks) -> dict[str, float]:
         """Every figure of every benchmark over the rollouts of all ranks, with its 95 % interval (``_low``, ``_high``).

@@ -134,8 +134,8 @@ class HeldOut:
     sampling: Sampling
     seed: int
 
-    def request(self, ranks: Ranks) -> Callable[[int, int], RoundRequest]:
-        """A collector's request. At every step it asks for the same samples and seeds: weights alone differ.
+    def round(self, ranks: Ranks) -> RoundRequest:
+        """The round of every validation: the same samples and seeds, so that weights alone differ.
 
         Raises:
             InputError: no such questions, or rows that cannot be used.
@@ -149,7 +149,7 @@ class HeldOut:
         def group(place: int) -> GroupRequest:
             return GroupRequest(self.offer(samples.load(places[place])), drawn.count, seed, drawn.sampling)
 
-        return lambda step, number: RoundRequest(group, len(places), self.reward)
+        return RoundRequest(group, len(places), self.reward)
 
     def _places(self, samples: SampleSet) -> list[int]:
         """``prompts`` of the samples, evenly spread over those of ``tasks``, or of all."""
@@ -168,9 +168,9 @@ class HeldOut:
 
 
 class Exam(Protocol):
-    """Questions of a run's validations: a collector's request, and the figures of what was rolled out."""
+    """Questions of a run's validations, as one round, and the figures of their rollouts."""
 
-    def request(self, ranks: Ranks) -> Callable[[int, int], RoundRequest]: ...
+    def round(self, ranks: Ranks) -> RoundRequest: ...
 
     def figures(self, batch: StepBatch, ranks: Ranks) -> dict[str, float]:
         """By the names that they have after ``validation/``; ``broken`` is one. Collective."""
@@ -198,15 +198,17 @@ class Validator:
     stage: StageRun
     check: Callable[[Mapping[str, float], Sequence[Trajectory], str], None]
     compress: bool = False
-    _collectors: list[Collector] = field(default_factory=list[Collector], init=False)
+    _collectors: list[tuple[Collector, RoundRequest]] = field(
+        default_factory=list[tuple[Collector, RoundRequest]], init=False
+    )
 
     def __post_init__(self) -> None:
         from vtcli.engines.learner.distributed import ranks
 
         for exam in self.exams if self.settings.every else ():
-            request = exam.request(ranks("the check of held-out rows"))
+            asked = exam.round(ranks("the check of held-out rows"))
             everyone = ranks("the rollouts of validation of all ranks")
-            self._collectors.append(Collector(self.loop, self.stream, request, no_credit, Fill(0), everyone))
+            self._collectors.append((Collector(self.loop, self.stream, no_credit, Fill(0), everyone), asked))
 
     def __call__(self, updates: int, total: int) -> dict[str, float]:
         """Validates the weights after ``updates`` of ``total`` updates. Returns what it stored; nothing where none is
@@ -215,15 +217,15 @@ class Validator:
 
         if not self._collectors or not self.settings.due(updates, total):
             return {}
-        begin, state, rank = time.perf_counter(), random_state(), self._collectors[0].ranks.rank
+        begin, state, rank = time.perf_counter(), random_state(), self._collectors[0][0].ranks.rank
         self.phases.generate(updates)
         with self.retention.apart():
-            batches = [collector.collect(updates) for collector in self._collectors]
+            batches = [collector.collect(updates, [asked]) for collector, asked in self._collectors]
         self.phases.learn()
         set_random_state(state)  # a plug point may have drawn from them
         trajectories = self._store(batches, updates, rank)
         named: dict[str, float] = {}
-        for exam, collector, batch in zip(self.exams, self._collectors, batches, strict=True):
+        for exam, (collector, _), batch in zip(self.exams, self._collectors, batches, strict=True):
             found = exam.figures(batch, collector.ranks)
             rolled_out = [scored.trajectory for scored in batch.scored]
             self.check(found, rolled_out, f"validation after {updates} updates ({trajectories})")
