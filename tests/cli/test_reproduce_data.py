@@ -53,7 +53,7 @@ def test_a_dry_run_reads_the_first_rows_of_a_data_configuration(tmp_path: Path, 
 
 def test_a_dry_run_refuses_data_without_the_form_that_is_trained_on(tmp_path: Path) -> None:
     asked = Reproduction("toolsrl", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png"))
-    with pytest.raises(ConfigError, match="photos: rl trains on the form tool"):
+    with pytest.raises(ConfigError, match=r"photos: .*tool"):
         list(DryRun(asked, steps(asked), None, True)._data())
 
 

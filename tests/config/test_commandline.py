@@ -50,5 +50,5 @@ def test_the_home_of_the_environment_is_part_of_the_command(monkeypatch: pytest.
 def test_words_are_split_as_a_shell_does_and_an_open_quotation_mark_is_a_mistake() -> None:
     assert commandline.split("--more", "a=1 b='2 3'") == ["a=1", "b=2 3"]
     for text, said in {"a='1": "no closing quotation", "a=1\\": "no escaped character"}.items():
-        with pytest.raises(ConfigError, match=f"^--more={re.escape(text)}: .* there is {said}"):
+        with pytest.raises(ConfigError, match=rf"^--more={re.escape(text)}: .*{said}"):
             commandline.split("--more", text)

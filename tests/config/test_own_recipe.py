@@ -110,5 +110,5 @@ def test_what_is_wrong_with_it_is_said_before_anything_runs(own: Path, words: li
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--config-dir .*nowhere: there is no such folder.*recipe/mypaper\.yaml"):
+    with pytest.raises(ConfigError, match=r"--config-dir .*nowhere: .*recipe/mypaper\.yaml"):
         compose.load("rl", ["--config-dir", str(tmp_path / "nowhere"), "+recipe=mypaper", "scale=tiny"])

@@ -215,7 +215,7 @@ def test_broken_rollouts_are_data(
 
     monkeypatch.setattr(ImageStore, "add", add)  # what a tool made cannot be kept
     asked: dict[str, Any] = {"policy": "oracle", "max_samples": 3}
-    with pytest.raises(EngineError, match=r"% of the rollouts broke, at most agent.max_broken=0% may.*No space left"):
+    with pytest.raises(EngineError, match=r"agent\.max_broken=0%.*No space left"):
         stage.run(config(home, "broken", **asked, max_broken=0.0))
     assert not (home / "broken").exists()
     made = stage.run(config(home, "broken", **asked, max_broken=1.0))
@@ -248,7 +248,7 @@ def test_a_limit_below_every_prompt_is_refused_before_a_model_is_loaded(
 
     monkeypatch.setattr(session, "open_policy", never)
     limits = Limits(max_turns=1, max_tokens=5, max_turn_tokens=5, max_images=10)
-    with pytest.raises(ConfigError, match=r"^eval\.agent\.limits\.max_tokens: is 5, but the shortest of \d+ prompts"):
+    with pytest.raises(ConfigError, match=r"^eval\.agent\.limits\.max_tokens: .*5"):
         stage.run(config(home, "roomless", limits=limits))
 
 
@@ -259,7 +259,7 @@ def test_a_baseline_on_other_data_is_refused(home: Path, tmp_path: Path) -> None
     with pytest.raises(InputError, match="not measured on data:v1"):
         stage.run(config(home, "wrong", baseline="other:v1"))
     side_by_side.require_common(other, None, ["mine", "vstar"])
-    with pytest.raises(InputError, match=r"other:v1 was not measured on vstar, hrbench_4k\."):
+    with pytest.raises(InputError, match=r"other:v1 .*vstar, hrbench_4k"):
         side_by_side.require_common(other, None, ["vstar", "hrbench_4k"])
 
 
@@ -312,13 +312,13 @@ def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: 
     drawn["concurrency"] = 1  # what is computed beside a rollout moves the last bit of its log-probabilities
     monkeypatch.setattr(stage, "running", lambda: "vtcli eval eval.label=policy")
     whole = stage.run(config(home, "at-once", **drawn))
-    with pytest.raises(InputError, match=r"eval\.merge=3: of the shards of parts .* 1/3, 2/3, 3/3 are missing .*'1/3'"):
+    with pytest.raises(InputError, match=r"eval\.merge=3: .* 1/3, 2/3, 3/3 .*'1/3'"):
         stage.run(config(home, "parts", merge=3, **drawn))
     made = [stage.run(config(home, "parts", shard=f"{n}/3", **drawn)) for n in (1, 2, 3)]
     assert [shard.ref for shard in made] == [f"parts-shard-{n}-of-3:v1" for n in (1, 2, 3)]
     assert [len(scored(shard)) for shard in made] == [8, 8, 4]  # of 5 questions in each of two forms
 
-    with pytest.raises(InputError, match=r"1/3, 2/3, 3/3 are missing"):
+    with pytest.raises(InputError, match="1/3, 2/3, 3/3"):
         stage.run(config(home, "parts", merge=3, **drawn, top_k=5))
     monkeypatch.setattr(session, "open_policy", lambda *given: pytest.fail("a model was loaded"))
     monkeypatch.setattr(stage, "running", lambda: "vtcli eval eval.merge=3 eval.label=policy")
@@ -327,7 +327,7 @@ def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: 
     assert contents(merged) == contents(whole)
     assert merged.manifest.summary == whole.manifest.summary
     assert stage.run(config(home, "parts", merge=3, **drawn)).ref == merged.ref
-    with pytest.raises(InputError, match=r"there is no question in data:v1, split test, .* for shard 7/7: make fewer"):
+    with pytest.raises(InputError, match=r"data:v1, split test, .* 7/7"):
         stage.run(config(home, "parts", shard="7/7", **drawn))
 
 

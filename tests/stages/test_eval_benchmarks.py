@@ -150,7 +150,7 @@ def test_videos_are_asked_as_uniform_frames_without_tools(shelf: Path) -> None:
     rows = [row | {"id": n, "question": f"How many chairs are near {n}?", "options": None} for n in range(2)]
     (folder / "test.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     asked = ["benchmark=[vsi_bench]", "env=pyvision_video", "eval.frames=4"]
-    with pytest.raises(ConfigError, match=r"pyvision_video shows videos by code\. Set eval\.tools=none"):
+    with pytest.raises(ConfigError, match=r"pyvision_video .*eval\.tools=none"):
         config(shelf, *asked)
     made = stage.run(config(shelf, *asked, "eval.tools=none"))
     for scored in records.read(made.path / "trajectories.jsonl", Scored):
@@ -163,15 +163,15 @@ def test_videos_are_asked_as_uniform_frames_without_tools(shelf: Path) -> None:
 
 
 def test_what_is_missing_is_one_error_before_a_model_is_loaded(shelf: Path) -> None:
-    with pytest.raises(InputError, match=r"HR-Bench 4K: .* has neither hr_bench_4k\.tsv"):
+    with pytest.raises(InputError, match=r"HR-Bench 4K: .*hr_bench_4k\.tsv"):
         stage.run(config(shelf, "benchmark=[hrbench_4k]"))
-    with pytest.raises(ConfigError, match=r"eval\.data needs a value: give eval\.data=NAME:vN, or benchmark="):
+    with pytest.raises(ConfigError, match=r"eval\.data .*eval\.data=NAME:vN, or benchmark="):
         stage.run(config(shelf))
     with pytest.raises(ConfigError, match=r"got eval\.data=d:v1 and benchmark=\['vstar'\]"):
         stage.run(config(shelf, "benchmark=[vstar]", "eval.data=d:v1"))
-    with pytest.raises(ConfigError, match=r"eval\.benchmarks_in needs a value"):
+    with pytest.raises(ConfigError, match=r"eval\.benchmarks_in "):
         stage.run(config(shelf, "benchmark=[vstar]", "eval.benchmarks_in=null"))
-    with pytest.raises(ConfigError, match=r"there is no benchmark .vstr.\. Did you mean .vstar."):
+    with pytest.raises(ConfigError, match=r"benchmark .vstr.*.vstar."):
         config(shelf, "benchmark=[vstr]")
 
 

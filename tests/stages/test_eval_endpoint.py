@@ -183,7 +183,7 @@ def test_a_budget_ends_the_command_and_what_was_answered_is_not_asked_again(
 def test_a_key_that_is_refused_ends_the_run_and_says_what_to_set(home: Path) -> None:
     with (
         JudgeServer(lambda body, number: Reaction(raw=b"no", status=401)) as server,
-        pytest.raises(EngineError, match=r"status 401 \(set the environment variable OTHERS_KEY to a valid key\)"),
+        pytest.raises(EngineError, match=r"status 401 .*OTHERS_KEY"),
     ):
         stage.run(config(home, server.url, key_env="OTHERS_KEY"))
 

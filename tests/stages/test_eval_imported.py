@@ -173,7 +173,7 @@ def test_lines_of_hrbench_take_their_picture_from_its_tsv_and_keep_their_own_ord
         tmp_path / "hr_bench_4k.tsv",
         [{"index": n, "image": uri(picture(n)).split(",")[1], "question": ASKED, **o} for n, o in enumerate(orders)],
     )
-    with pytest.raises(InputError, match=r"2 rows of eval\.imported\.questions ask .* several about one picture"):
+    with pytest.raises(InputError, match=r"2 rows of eval\.imported\.questions"):
         runs.read(store, tmp_path, "error")
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_log_of_inspect_costs_its_sample_or_is_one_error(tmp_path: Pat
     with pytest.raises(InputError, match=r"1 × a damaged sample.*\n.*samples/1_epoch_1\.json"):
         runs.read(store, tmp_path, "error")
     path.write_bytes(data[:200])
-    with pytest.raises(InputError, match=r"log\.eval is no log of inspect-ai, or it is damaged or cut off"):
+    with pytest.raises(InputError, match=r"log\.eval"):
         runs.read(store, tmp_path, "error")
 
 
@@ -261,7 +261,7 @@ def test_a_slip_is_one_clear_error(tmp_path: Path, server: JudgeServer, given: M
 
 
 def test_files_go_with_their_policy() -> None:
-    with pytest.raises(ConfigError, match=r"read with eval\.policy=imported; got eval\.policy=model"):
+    with pytest.raises(ConfigError, match=r"eval\.policy=imported.*eval\.policy=model"):
         ImportedRuns(path="x.jsonl", preset="inspect").require("model")
 
 

@@ -235,8 +235,8 @@ def test_a_reused_report_prints_the_same_probe(
 
 
 def test_settings_that_cannot_work_are_refused(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"probe.continuations > 1 needs eval.agent.sampling.temperature > 0"):
+    with pytest.raises(ConfigError, match=r"probe\.continuations .*eval\.agent\.sampling\.temperature"):
         config(home, "wrong", probe=replace(PROBE, continuations=2))
     for changes in ({"policy": "oracle"}, {"tools": "none"}, {"forms": ("tool",)}):
-        with pytest.raises(ConfigError, match=r"it needs eval.policy=model, eval.tools=offered and the form answer"):
+        with pytest.raises(ConfigError, match=r"eval\.policy=model, eval\.tools=offered .*\banswer\b"):
             config(home, "wrong", **changes)

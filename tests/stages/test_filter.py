@@ -328,7 +328,7 @@ def test_a_judge_without_verdicts_and_broken_rollouts_end_the_run(home: Path, mo
         raise OSError("no pixels today")
 
     monkeypatch.setattr(ImageStore, "view", view)
-    with pytest.raises(EngineError, match=r"filter \(data:v1\): 100% of the rollouts broke.*no pixels today"):
+    with pytest.raises(EngineError, match=r"filter \(data:v1\): 100%.*no pixels today"):
         stage.run(config(home, "broken", seed=11))
     assert not (home / "broken").exists()
 
@@ -378,7 +378,7 @@ def test_rows_that_are_skipped_are_in_the_manifest(tmp_path: Path) -> None:
         records.write_samples(draft.path / "answer-train.parquet", rows)
         cut_image(draft.path / "answer-train.parquet", 1)
         draft.commit()
-    with pytest.raises(InputError, match=r"(?s)1 of 2 rows of .*filter\.bad_rows=skip"):
+    with pytest.raises(InputError, match=r"(?s)1 of 2 .*filter\.bad_rows=skip"):
         stage.run(config(tmp_path, "rows", rules=ROWS, model=None))
     made = stage.run(config(tmp_path, "rows", rules=ROWS, model=None, bad_rows="skip"))
     assert ids(made) == ["whole"]
@@ -386,9 +386,7 @@ def test_rows_that_are_skipped_are_in_the_manifest(tmp_path: Path) -> None:
 
 
 def test_prompts_without_room_are_no_wrong_answers(home: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"filter.agent.limits.max_tokens: is 20, but the shortest of \d+ prompts has"
-    ):
+    with pytest.raises(ConfigError, match=r"filter\.agent\.limits\.max_tokens: .*20"):
         stage.run(config(home, "roomless", limits=Limits(max_turns=1, max_tokens=20, max_turn_tokens=6)))
 
 
@@ -411,16 +409,16 @@ def test_wrong_inputs_say_what_to_do(home: Path, changes: dict[str, Any], messag
 def test_settings_that_cannot_work_are_refused(home: Path) -> None:
     with pytest.raises(ConfigError, match="needs rollouts of a policy: give model="):
         config(home, "wrong", model=None)
-    with pytest.raises(ConfigError, match=r"filter.rules is empty"):
+    with pytest.raises(ConfigError, match=r"filter\.rules "):
         config(home, "wrong", rules={})
     unseen = {"unseen": contamination.against}
-    with pytest.raises(ConfigError, match=r"filter.rules.unseen needs what has to stay unseen: give benchmark="):
+    with pytest.raises(ConfigError, match=r"filter\.rules\.unseen .*benchmark="):
         config(home, "wrong", rules=unseen, model=None)
-    with pytest.raises(ConfigError, match=r"filter.benchmarks_in needs a value"):
+    with pytest.raises(ConfigError, match=r"filter\.benchmarks_in "):
         config(
             home, "wrong", rules=unseen, model=None, benchmark={"vstar": Benchmark("V", (Format("a"),), 1, ("exact",))}
         )
-    with pytest.raises(ConfigError, match=r"and no rule of image, answer, duplicates compares with it"):
+    with pytest.raises(ConfigError, match="image, answer, duplicates"):
         config(home, "wrong", rules=ROWS, model=None, against=("data:v1",))
     with pytest.raises(ConfigError, match="temperature 0"):
         Rollouts(k=8).require(Sampling(0.0))

@@ -67,7 +67,7 @@ def test_both_judges_have_to_agree(scores: tuple[float | None, ...], dropped: st
     assert why(judged.agreed, scores) == dropped
     assert why(judged.agreed, scores, unknown="keep") == kept
     assert why(judged.agreed, (0.5, 0.5), least=0.5) is None
-    with pytest.raises(ValueError, match=r"judges=2: expected as many judges, got 1\. Give one with judge@filter"):
+    with pytest.raises(ValueError, match=r"judges=2: .* 1.*judge@filter"):
         why(judged.agreed, (1,))
     with pytest.raises(ValueError, match="unknown='no'"):
         why(judged.agreed, scores, unknown="no")
@@ -191,7 +191,7 @@ def test_a_judge_that_is_down_gives_no_verdict_and_its_rows_go_or_stay_by_choice
         assert [entry["without_verdict"] for entry in told["judged"]] == [[0, 4], [0, 5]]
         out = capfd.readouterr()
         assert "the judge large gives no verdicts from now on" in out.err and "no verdict" in out.err
-    with pytest.raises(ConfigError, match=r"both judges are small: expected another filter\.second_judge\.model"):
+    with pytest.raises(ConfigError, match=r"\bsmall\b.*filter\.second_judge\.model"):
         run(home, gone, gone, "same", large="small")
 
 
@@ -241,7 +241,7 @@ def test_rules_name_their_rubrics_and_the_oracle_is_refused(home: Path) -> None:
     own = {"mine": partial(judged.agreed, rubric="deepeyes_answer")}
     assert rubrics_of(RULES | own) == ["codedance_quality", "deepeyes_answer", "external_knowledge"]
     given: dict[str, Any] = {"prompt": PROMPT, "signals": {}, "env": native_card}
-    with pytest.raises(ConfigError, match=r"filter\.rules\.self_contained asks a judge .* judge=openai"):
+    with pytest.raises(ConfigError, match=r"filter\.rules\.self_contained .* judge=openai"):
         stage.Config(**with_agent(given), data="data:v1", rules=RULES)
 
 

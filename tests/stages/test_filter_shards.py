@@ -135,12 +135,12 @@ def test_a_shard_that_is_missing_or_of_other_data_is_named(tmp_path: Path) -> No
     write_data(tmp_path)
     for number in (1, 3):
         run(tmp_path, shard=f"{number}/4")
-    with pytest.raises(InputError, match=r"2/4, 4/4 are missing .*filter.shard='2/4' instead of filter.merge"):
+    with pytest.raises(InputError, match=r" 2/4, 4/4 .*filter\.shard='2/4'"):
         run(tmp_path, merge=4)
     other = RULES | {"near": partial(duplicates.near, max_bits=8)}
-    with pytest.raises(InputError, match="1/4, 2/4, 3/4, 4/4 are missing"):
+    with pytest.raises(InputError, match="1/4, 2/4, 3/4, 4/4"):
         run(tmp_path, merge=4, rules=other)
-    with pytest.raises(ConfigError, match=r"filter.shard: expected a text such as 3/16"):
+    with pytest.raises(ConfigError, match=r"filter\.shard: .*3/16"):
         run(tmp_path, shard="5/4")
     with pytest.raises(ConfigError, match="expected one of the two"):
         run(tmp_path, shard="1/4", merge=4)

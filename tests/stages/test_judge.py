@@ -257,7 +257,7 @@ def test_a_matrix_in_which_nothing_is_scored_is_an_error_with_the_reasons(home: 
     records.append(path, [replace(s, signals=Signals({})) for s in stored(home)])
     asked = ["scale=tiny", "tracker=none", f"home={home}", "scoring.measure=never", "scoring.recipes=[deepeyes,codev]"]
     job = compose.load("judge", [str(path), "--all-recipes", *asked])
-    with pytest.raises(ConfigError, match=r"(?s)nothing to compare:\n  - .*deepeyes.*scoring.measure=missing"):
+    with pytest.raises(ConfigError, match=r"(?s)deepeyes.*scoring\.measure=missing"):
         stage.run(compose.build(stage.Config, job))
 
 
@@ -304,7 +304,7 @@ def test_a_judge_is_compared_with_the_oracle(home: Path, tmp_path: Path) -> None
 
 def test_a_signal_that_is_not_there_is_not_compared_in_silence(home: Path, tmp_path: Path) -> None:
     a, b = (with_evidence(home, tmp_path / f"{name}.jsonl", {"zoom-0/answer/0": [1.0]}) for name in "ab")
-    with pytest.raises(InputError, match=r"scoring.compared: nix is not in both inputs, which have \['evidence'"):
+    with pytest.raises(InputError, match=r"scoring\.compared: nix .*\['evidence'"):
         judge(home, a, mode="agreement", against=b, compared=("evidence", "nix"))
 
 

@@ -153,12 +153,12 @@ def test_what_cannot_work_is_refused_before_a_model_is_loaded(
 
 
 def test_a_split_that_is_not_there_is_refused(home: Path) -> None:
-    with pytest.raises(InputError, match=r"has no answer-test\.parquet; it has .*answer-validation"):
+    with pytest.raises(InputError, match=r"answer-test\.parquet.*answer-validation"):
         run(home, "refused", validate=Validation(every=1, split="test"))
 
 
 def test_greedy_answers_are_drawn_once() -> None:
-    with pytest.raises(ConfigError, match="samples_per_question: above 1 needs a temperature above 0"):
+    with pytest.raises(ConfigError, match=r"\bsamples_per_question: .*temperature"):
         Validation(every=1, samples_per_question=4)
 
 
@@ -238,19 +238,19 @@ def test_benchmarks_that_cannot_be_asked_are_refused_before_a_model_is_loaded(
     monkeypatch.setattr(stage, "_open", lambda *given: pytest.fail("it went on"))
     settings = with_benchmarks(copies)
     mini = settings["benchmark"]["mini"]
-    with pytest.raises(InputError, match=r"Mini cannot be asked in rl\.validate: 4 rows; the whole benchmark has 9\."):
+    with pytest.raises(InputError, match=r"Mini .*rl\.validate: 4 .*\b9\b"):
         run(home, "refused", **settings | {"benchmark": {"mini": replace(mini, rows=9)}})
-    with pytest.raises(InputError, match=r"has neither mini\.parquet, nor third/ with them"):
+    with pytest.raises(InputError, match=r"mini\.parquet, .*third/"):
         run(home, "refused", **settings | {"benchmark": {"third": mini}})
-    with pytest.raises(ConfigError, match=r"rl\.validate\.benchmarks_in needs a value"):
+    with pytest.raises(ConfigError, match=r"rl\.validate\.benchmarks_in "):
         run(home, "refused", **settings | {"validate": EVERY})
     filmed = replace(mini, formats=(replace(mini.formats[0], video="{key}.mp4"),))
     eight = replace(mini, generation=Generation(samples_per_question=8))
-    with pytest.raises(ConfigError, match=r"mini asks each question 8 times, and rl\.validate\.temperature=0"):
+    with pytest.raises(ConfigError, match=r"\bmini .* 8 .*rl\.validate\.temperature=0"):
         run(home, "refused", **settings | {"benchmark": {"mini": eight}})
-    with pytest.raises(ConfigError, match=r"give benchmark=\[vstar\], whose figures are validation/benchmark\.vstar"):
+    with pytest.raises(ConfigError, match=r"benchmark=\[vstar\].*validation/benchmark\.vstar"):
         run(home, "refused", **settings | {"checkpoint_best": "validation/benchmark.vstar.choices.all"})
-    with pytest.raises(ConfigError, match=r"mini asks about videos, which the environment native does not show"):
+    with pytest.raises(ConfigError, match=r"\bmini .*videos.*\bnative\b"):
         run(home, "refused", **settings | {"benchmark": {"mini": filmed}})
-    with pytest.raises(ConfigError, match=r"split=null asks benchmarks alone, and there is none"):
+    with pytest.raises(ConfigError, match="split=null"):
         run(home, "refused", validate=replace(EVERY, split=None))

@@ -87,7 +87,7 @@ def test_an_endpoint_that_is_gone_is_one_error_and_ends_the_server(tmp_path: Pat
         assert status == 200 and text.count("the engine has failed") == 1 and text.endswith("data: [DONE]\n\n")
 
     patience = "serve.endpoint.patience={attempts: 1, give_up: 1, timeout_s: 5.0, deadline_s: 5.0}"
-    with pytest.raises(EngineError, match=r"serve\.endpoint at http://127\.0\.0\.1:9/v1.* is gone"):
+    with pytest.raises(EngineError, match=r"serve\.endpoint at http://127\.0\.0\.1:9/v1"):
         stage_server.serve(words(tmp_path, "http://127.0.0.1:9/v1", patience), work, ends=True)
 
 
@@ -96,7 +96,7 @@ def test_an_endpoint_needs_an_address_and_a_world(tmp_path: Path) -> None:
         job = compose.load("serve", [*given, f"home={tmp_path}"])
         stage.run(compose.build(stage.Config, job))
 
-    with pytest.raises(ConfigError, match=r"serve\.policy=endpoint needs serve\.endpoint\.url"):
+    with pytest.raises(ConfigError, match=r"serve\.policy=endpoint .*serve\.endpoint\.url"):
         run(*WORDS)
     with pytest.raises(InputError, match=r"\+recipe=NAME, or env=NAME"):
         run(*WORDS[1:], "serve.endpoint.url=http://127.0.0.1:9/v1")

@@ -78,13 +78,11 @@ def test_longer_rows_are_left_out_counted_and_named(rows: DemoRows, capsys: pyte
 
 
 def test_longer_rows_are_an_error_by_choice_and_so_is_no_row_at_all(rows: DemoRows) -> None:
-    with pytest.raises(
-        InputError, match=r"1 of 5 rows .* most d3 \(\d+\)\. Raise sft\.max_tokens, or set sft\.too_long"
-    ):
+    with pytest.raises(InputError, match=r"\b1 of 5 .*\bd3 \(\d+\).*sft\.max_tokens.*sft\.too_long"):
         sft._within(config(max_tokens=max(rows.lengths()) - 1, too_long="error"), rows, "train", ALONE)
     with pytest.raises(InputError, match="none is left"):
         sft._within(config(max_tokens=1), rows, "train", ALONE)
-    with pytest.raises(ConfigError, match="max_tokens: must be at least 1"):
+    with pytest.raises(ConfigError, match=r"\bmax_tokens: .*\b1\b"):
         config(max_tokens=0)
 
 
@@ -95,7 +93,7 @@ def test_a_row_that_no_micro_batch_takes_is_refused_before_the_first_step(rows: 
     said = rf"row d3 of demos:v1 \(validation\) has {longest} tokens, more than sft\.backend\.batch_tokens="
     with pytest.raises(InputError, match=said):
         sft._within(config(backend=little), rows, "validation", ALONE)
-    with pytest.raises(InputError, match=rf"\(train\) .* leave such rows out: sft\.max_tokens={longest - 1}\."):
+    with pytest.raises(InputError, match=rf"\(train\) .*sft\.max_tokens={longest - 1}\."):
         sft._within(config(backend=little, max_tokens=longest), rows, "train", ALONE)
     assert sft._within(config(backend=little), rows, "train", ALONE) == (rows, {})
     assert sft._within(config(backend=enough), rows, "validation", ALONE) == (rows, {})

@@ -49,7 +49,7 @@ def test_few_rows_of_the_first_kind_take_one_step() -> None:
 def test_a_kind_that_no_row_has_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no row's id in d ends with -perceive"):
         Schedule.of(ids("ttt"), config(epochs=1))
-    with pytest.raises(ConfigError, match=r"epochs: must be at least 0, got -1"):
+    with pytest.raises(ConfigError, match=r"\bepochs: .*-1"):
         First(epochs=-1)
 
 
@@ -63,7 +63,7 @@ def test_fewer_rows_are_a_part_of_more_and_every_epoch_has_them_all() -> None:
     assert sorted(schedule.alone) == alone and schedule.steps == schedule.alone_steps + 4  # 2 epochs of 6 rows by 3
     mixed = Counter(i for step in range(schedule.alone_steps, schedule.steps) for i in schedule.batch(step))
     assert mixed == Counter(2 * list(schedule.used))
-    with pytest.raises(ConfigError, match=r"sft.rows=25: d has 24 rows"):
+    with pytest.raises(ConfigError, match=r"sft\.rows=25: d .*24"):
         Schedule.of(names, config(rows=25))
-    with pytest.raises(ConfigError, match=r"rows: must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match=r"\brows: .*\b0"):
         config(rows=0)

@@ -153,7 +153,7 @@ def test_shards_put_together_are_the_whole(kind: str, whole: Artifact, demos: Ar
 
 def test_shards_of_a_name_are_found_by_how_many_they_are(demos: Artifact, tmp_path: Path) -> None:
     more = ["+recipe=tiny_base", "name=mine", *ROWS]
-    with pytest.raises(InputError, match=r"of the shards of mine .* 1/3, 2/3, 3/3 are missing"):
+    with pytest.raises(InputError, match=r"mine .* 1/3, 2/3, 3/3"):
         synth(tmp_path, "synth.merge=3", *more)
     made = [
         synth(tmp_path, f"synth.shard='{i}/3'", *more) for i in (1, 2, 3)
@@ -163,7 +163,7 @@ def test_shards_of_a_name_are_found_by_how_many_they_are(demos: Artifact, tmp_pa
     merged = synth(tmp_path, "synth.merge=3", *more)
     assert merged.ref == "mine:v1"
     assert digests(merged) == digests(demos)
-    with pytest.raises(InputError, match=r"seed 1, 1/3, 3/3 are missing"):
+    with pytest.raises(InputError, match="seed 1, 1/3, 3/3"):
         synth(tmp_path, "synth.merge=3", "seed=1", *more)
 
 
@@ -197,7 +197,7 @@ def test_mistakes_are_refused_with_what_is_valid(override: str, message: str, tm
 def test_a_dataset_of_no_items_is_refused(tmp_path: Path) -> None:
     tasks, splits = ("rotflip", "zoom", "read_value", "count"), ("train", "validation", "test")
     none = [f"data.tasks.{task}.{split}=0" for task in tasks for split in splits]
-    with pytest.raises(ConfigError, match=r"nothing is to be made.*data.tasks.rotflip.train=100"):
+    with pytest.raises(ConfigError, match=r"data\.tasks\.rotflip\.train=100"):
         synth(tmp_path, *none)
 
 

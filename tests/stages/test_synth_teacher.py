@@ -236,7 +236,7 @@ def test_held_out_rows_have_pictures_of_their_own(home: Path, tmp_path: Path) ->
 
 
 def test_a_teacher_that_is_gone_or_keeps_nothing_ends_with_one_error(home: Path) -> None:
-    with pytest.raises(EngineError, match=r"synth \(data:v1\): 100% of the rollouts broke.*ClientConnectorError"):
+    with pytest.raises(EngineError, match=r"synth \(data:v1\): 100%.*ClientConnectorError"):
         stage.run(world.config(home, "http://127.0.0.1:9/v1", "gone"))
     with (
         world.server({"good": world.BEHAVIOURS["liar"]}) as server,
@@ -253,15 +253,13 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             world.config(home, "http://h/v1", **settings)
-    with pytest.raises(ConfigError, match=r"teacher\.url must be the base URL"):
+    with pytest.raises(ConfigError, match=r"teacher\.url "):
         stage.run(world.config(home, "nowhere"))
-    with pytest.raises(ConfigError, match=r"synth\.distil\.budget\.money=2 needs both prices above 0"):
+    with pytest.raises(ConfigError, match=r"synth\.distil\.budget\.money=2"):
         stage.run(world.config(home, "http://h/v1", budget=Budget(money=2.0)))
-    with pytest.raises(ConfigError, match=r"teacher\.parameters may not set messages"):
+    with pytest.raises(ConfigError, match=r"teacher\.parameters .*messages"):
         stage.run(world.config(home, "http://h/v1", "x", {"parameters": {"messages": []}}))
-    with pytest.raises(
-        ConfigError, match=r"teacher\.parameters may not set max_tokens\. A turn's limit is the rollout's"
-    ):
+    with pytest.raises(ConfigError, match=r"teacher\.parameters .*max_tokens"):
         stage.run(world.config(home, "http://h/v1", "x", {"parameters": {"max_tokens": None}}))
 
 
@@ -280,7 +278,7 @@ def test_a_share_of_first_calls_is_made_to_fail_and_is_not_learnt(home: Path, tm
         assert demo.unlearnt == ((2,) if name.endswith("error") else ())
         errors |= {demo.messages[3]["content"][:24]} if demo.unlearnt else set()
     assert len(errors) > 1 and all(text.startswith("Error: ") for text in errors)
-    with pytest.raises(ConfigError, match=r"synth.distil.errors=0.5 makes calls fail, and .*max_failed=0 drops"):
+    with pytest.raises(ConfigError, match=r"synth\.distil\.errors=0\.5 .*max_failed=0"):
         world.config(home, "http://h/v1", errors=0.5)
 
 
