@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from cases import each_case
 from fakes import make_sample, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import failures
 
 from vtcli.errors import InputError
 from vtcli.schema import Signals, Stop
@@ -56,8 +56,9 @@ def test_without_an_answer_the_score_is_zero_not_missing():
     assert asyncio.run(answer.measure(cut))["answer_score"] == 0.0
 
 
-def test_an_image_index():
-    table = [
+@each_case(
+    "text, index",
+    [
         ("1", 1),
         (" 0 ", 0),
         ("007", 7),
@@ -68,18 +69,17 @@ def test_an_image_index():
         ("²", None),
         ("", None),
         ('"red tag": 1', None),
-    ]
-
-    def check(text, index):
-        values = measured(text, form="tool")
-        assert values["answer_index"] == index
-        assert values["answer_score"] is values["answer_correct"] is None
-
-    assert not failures(table, check)
+    ],
+)
+def test_an_image_index(text, index):
+    values = measured(text, form="tool")
+    assert values["answer_index"] == index
+    assert values["answer_score"] is values["answer_correct"] is None
 
 
-def test_a_map_of_labels_to_images():
-    table = [
+@each_case(
+    "text, named",
+    [
         ('"red tag": 1', {"red tag": 1}),
         ('"bike": 3, "person": 8', {"bike": 3, "person": 8}),
         ('{"bike": 3}', {"bike": 3}),
@@ -95,12 +95,10 @@ def test_a_map_of_labels_to_images():
         ("{}", None),
         ("", None),
         ("1", None),
-    ]
-
-    def check(text, named):
-        assert measured(text, form="tool")["answer_map"] == named
-
-    assert not failures(table, check)
+    ],
+)
+def test_a_map_of_labels_to_images(text, named):
+    assert measured(text, form="tool")["answer_map"] == named
 
 
 @given(st.text(max_size=40), st.sampled_from([READ_X, READ_XY, COUNT, {}, {"truth": {}}, {"form": "tool"}]))
@@ -111,16 +109,15 @@ def test_no_answer_is_too_strange(text, changes):
         assert values["answer_correct"] in (0, 1)
 
 
-def test_what_was_stored_without_a_rule_is_scored_by_what_its_truth_has():
-    table = [
+@each_case(
+    "truth, rule",
+    [
         *((READ_X["truth"], "values"), (COUNT["truth"], "counts"), ({"number": 1.0}, "mra"), ({}, "judge")),
         *(({"choices": ["K"]}, "choices"), ({"choices": []}, "judge"), ({"rule": "exact", "number": 1.0}, "exact")),
-    ]
-
-    def check(truth, rule):
-        assert rules.rule_of(make_sample(task="mine", truth=truth)) == rule
-
-    assert not failures(table, check)
+    ],
+)
+def test_what_was_stored_without_a_rule_is_scored_by_what_its_truth_has(truth, rule):
+    assert rules.rule_of(make_sample(task="mine", truth=truth)) == rule
 
 
 @pytest.mark.slow

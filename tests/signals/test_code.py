@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import called, code_card, make_pixels, make_sample, make_trajectory, sure, tagged
-from tables import failures
 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
@@ -184,8 +184,9 @@ def test_native_tools_have_the_same_names(tmp_path):
     assert lines(trajectory) == [[], [], ["invalid_coordinates"], [], []]
 
 
-def test_names():
-    table = [
+@each_case(
+    "name, given, expected",
+    [
         ("rotate", {"degrees": 90}, "rotate_90"),
         ("rotate", {"degrees": 184.9}, "rotate_180"),
         ("rotate", {"degrees": -90}, "rotate_270"),
@@ -212,19 +213,18 @@ def test_names():
         ("other", {"kind": "unchanged"}, None),
         ("resize", {"by": "sandbox"}, None),
         ("levitate", {}, "other"),  # a forged record
-    ]
-
-    def check(name, given, expected):
-        assert canonical({"name": name, "arguments": given}) == expected
-
-    assert not failures(table, check)
+    ],
+)
+def test_names(name, given, expected):
+    assert canonical({"name": name, "arguments": given}) == expected
 
 
 # The truth
 
 
-def test_what_the_truth_asks_for():
-    table = [
+@each_case(
+    "truth, needs, searched",
+    [
         ({}, None, None),
         ({"choices": ["a"]}, None, None),
         ({"transform": "none"}, [], False),
@@ -236,28 +236,25 @@ def test_what_the_truth_asks_for():
         ({"boxes": []}, [], False),
         ({"primitives": []}, [], False),
         ({"required": ["crop", "enhance"], "search": False}, ["crop", "enhance"], False),  # the data says so
-    ]
-
-    def check(truth, needs, searched):
-        assert (required(truth), search(truth)) == (needs, searched)
-
-    assert not failures(table, check)
+    ],
+)
+def test_what_the_truth_asks_for(truth, needs, searched):
+    assert (required(truth), search(truth)) == (needs, searched)
 
 
-def test_rows_of_others_are_visual_searches_by_their_source():
-    table = [
+@each_case(
+    "truth, searched",
+    [
         ({"source": "chart"}, True),
         ({"source": "GeoQA"}, False),
         ({"source": "GeoQA", "search": True}, True),  # the row itself goes before
         ({"source": "chart", "boxes": []}, False),
         ({"choices": ["a"]}, None),
-    ]
-
-    def check(truth, searched):
-        assert search(truth, ["vstar", "chart"]) is searched
-        assert search({"source": "chart"}) is None  # nobody named sources
-
-    assert not failures(table, check)
+    ],
+)
+def test_rows_of_others_are_visual_searches_by_their_source(truth, searched):
+    assert search(truth, ["vstar", "chart"]) is searched
+    assert search({"source": "chart"}) is None  # nobody named sources
 
 
 def test_what_undoes_a_mirrored_turn():

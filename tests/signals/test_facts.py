@@ -9,11 +9,11 @@ import re
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import make_sample, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 from qwen_views import sizing
-from tables import failures
 
 from vtcli.schema import Stop
 from vtcli.signals import boxes, orientation, primitives, usage
@@ -49,8 +49,9 @@ def sample_of(store, size, **changes):
 # Format
 
 
-def test_format(store):
-    table = [
+@each_case(
+    "texts, ok",
+    [
         (["<think>a</think><answer>b</answer>"], True),
         (["<answer>b</answer>"], True),
         (["<think>a<answer>b</answer>"], False),
@@ -63,21 +64,20 @@ def test_format(store):
         (["<answer>" + "x" * 1000 + "</answer>"], False),
         ([("image_rotate_tool", {"angle": 90}), "<answer>b</answer>"], True),
         (["<think>" + '<tool_call>{"name": "f"}</tool_call>', "<answer>b</answer>"], False),
-    ]
-
-    def check(texts, ok):
-        trajectory = make_trajectory(make_sample(store), texts, store)
-        assert measured(format_signal.measure, trajectory)["format_ok"] is ok
-
-    assert not failures(table, check)
+    ],
+)
+def test_format(texts, ok, store):
+    trajectory = make_trajectory(make_sample(store), texts, store)
+    assert measured(format_signal.measure, trajectory)["format_ok"] is ok
 
 
 CALL = '<tool_call>{"name": "f"}</tool_call>'
 RULES = ("codev", "codevision", "codedance", "thyme")
 
 
-def test_each_paper_keeps_its_own_form(store):
-    table = [
+@each_case(
+    "texts, kept",
+    [
         (["<think>a</think><answer>b</answer>"], "codev codevision codedance thyme"),
         (["<answer>b</answer>"], "codev codedance"),
         (["so <answer>b</answer> it is"], "codev codedance"),
@@ -97,13 +97,11 @@ def test_each_paper_keeps_its_own_form(store):
         (["<think>a</think>" + CALL, "<think>b</think><answer>c</answer>"], "codev codevision codedance"),
         ([CALL, "<think>b</think><answer>c</answer>"], "codev codedance"),
         (["<think>a</think><answer>" + "x" * 1000 + "</answer>"], "codev codevision thyme"),
-    ]
-
-    def check(texts, kept):
-        found = measured(format_signal.measure, make_trajectory(make_sample(store), texts, store))
-        assert [rule for rule in RULES if found[f"format_{rule}"]] == kept.split()
-
-    assert not failures(table, check)
+    ],
+)
+def test_each_paper_keeps_its_own_form(texts, kept, store):
+    found = measured(format_signal.measure, make_trajectory(make_sample(store), texts, store))
+    assert [rule for rule in RULES if found[f"format_{rule}"]] == kept.split()
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "x", "<code>"]), max_size=12))
@@ -114,14 +112,10 @@ def test_spans_are_those_of_the_released_codes_expression(parts):
         assert list(format_signal._spans(text, (opening, closing))) == expected
 
 
-def test_a_rollout_that_was_cut_off_keeps_no_form(store):
-    table = [stop for stop in Stop if stop is not Stop.ANSWERED]
-
-    def check(stop):
-        trajectory = make_trajectory(make_sample(store), ["<think>a</think><answer>b</answer>"], stop=stop)
-        assert measured(format_signal.measure, trajectory) == dict.fromkeys(format_signal.NAMES, False)
-
-    assert not failures([(case,) for case in table], check)
+@each_case("stop", [stop for stop in Stop if stop is not Stop.ANSWERED])
+def test_a_rollout_that_was_cut_off_keeps_no_form(stop, store):
+    trajectory = make_trajectory(make_sample(store), ["<think>a</think><answer>b</answer>"], stop=stop)
+    assert measured(format_signal.measure, trajectory) == dict.fromkeys(format_signal.NAMES, False)
 
 
 def test_a_thought_that_the_prompt_opens_counts_as_opened(store):
@@ -212,21 +206,20 @@ def test_without_true_boxes_nothing_is_measured(store):
 # Orientation
 
 
-def test_one_call_sets_a_page_upright(store):
-    table = [
+@each_case(
+    "start, fix",
+    [
         ("rot90", (ROTATE, {"angle": 270})),
         ("rot180", (ROTATE, {"angle": 180})),
         ("rot270", (ROTATE, {"angle": 90})),
         ("hflip", (FLIP, {"direction": "horizontal"})),
         ("vflip", (FLIP, {"direction": "vertical"})),
-    ]
-
-    def check(start, fix):
-        sample = sample_of(store, (30, 20), task="rotflip", truth={"transform": start})
-        trajectory = make_trajectory(sample, [fix, "<answer>1</answer>"], store)
-        assert measured(orientation.measure, trajectory) == {"orientations": [start, "none"]}
-
-    assert not failures(table, check)
+    ],
+)
+def test_one_call_sets_a_page_upright(start, fix, store):
+    sample = sample_of(store, (30, 20), task="rotflip", truth={"transform": start})
+    trajectory = make_trajectory(sample, [fix, "<answer>1</answer>"], store)
+    assert measured(orientation.measure, trajectory) == {"orientations": [start, "none"]}
 
 
 def test_orientation_follows_the_image_acted_on_and_survives_crops_and_drawings(store):

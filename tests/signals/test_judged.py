@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from fakes import make_sample, make_trajectory
-from tables import failures
 
 from vtcli.errors import EngineError
 from vtcli.protocols import About, Case, Ruling
@@ -69,19 +69,15 @@ def said(text: str, **changes: Any) -> Trajectory:
 # The answer
 
 
-def test_open_text_that_no_rule_settles_is_the_judges() -> None:
-    table = [(1.0, 1), (0.0, 0)]
-
-    def check(score: float, correct: int) -> None:
-        judge = FakeJudge(score)
-        values = measured(answer.measure, said("It is an apple"), judge)
-        assert (values["answer_score"], values["answer_correct"]) == (score, correct)
-        assert (values["judged"], values["unjudged"]) == (["answer_score", "answer_correct"], [])
-        (case,) = judge.cases
-        assert case.texts == {"question": "Which fruit?", "truth": "a red apple", "answer": "It is an apple"}
-        assert (case.about, case.rubric, case.images) == ("answer", "deepeyes_answer", ())
-
-    assert not failures(table, check)
+@each_case("score, correct", [(1.0, 1), (0.0, 0)])
+def test_open_text_that_no_rule_settles_is_the_judges(score: float, correct: int) -> None:
+    judge = FakeJudge(score)
+    values = measured(answer.measure, said("It is an apple"), judge)
+    assert (values["answer_score"], values["answer_correct"]) == (score, correct)
+    assert (values["judged"], values["unjudged"]) == (["answer_score", "answer_correct"], [])
+    (case,) = judge.cases
+    assert case.texts == {"question": "Which fruit?", "truth": "a red apple", "answer": "It is an apple"}
+    assert (case.about, case.rubric, case.images) == ("answer", "deepeyes_answer", ())
 
 
 def test_a_judge_is_told_all_reference_answers() -> None:
@@ -91,8 +87,9 @@ def test_a_judge_is_told_all_reference_answers() -> None:
     assert judge.cases[0].texts["truth"] == "12 May (also right: May 12, 1998; 12/5/98)"
 
 
-def test_rules_come_first_and_cost_nothing() -> None:
-    table = [
+@each_case(
+    "trajectory, expected",
+    [
         (said("The red apple."), (1.0, 1)),  # right by rule
         (said("N", answer="K", truth={"choices": ["K", "N"]}), (0.0, 0)),
         (said("7", task="count", truth={"value": [7], "total": 9}), (1.0, 1)),
@@ -100,15 +97,13 @@ def test_rules_come_first_and_cost_nothing() -> None:
         (said("x" * 1000), (0.0, 0)),  # as long as this it is a dodge
         (said("Reply 1. " * 11_000), (0.0, 0)),  # 100 kB
         (make_trajectory(make_sample(None, truth={}), ["<think>no answer</think>"]), (0.0, 0)),
-    ]
-
-    def check(trajectory: Trajectory, expected: tuple[float, int]) -> None:
-        judge = FakeJudge(0.5)
-        values = measured(answer.measure, trajectory, judge)
-        assert (values["answer_score"], values["answer_correct"]) == pytest.approx(expected)
-        assert not judge.cases
-
-    assert not failures(table, check)
+    ],
+)
+def test_rules_come_first_and_cost_nothing(trajectory: Trajectory, expected: tuple[float, int]) -> None:
+    judge = FakeJudge(0.5)
+    values = measured(answer.measure, trajectory, judge)
+    assert (values["answer_score"], values["answer_correct"]) == pytest.approx(expected)
+    assert not judge.cases
 
 
 # Evidence
@@ -129,19 +124,20 @@ def test_the_judge_of_evidence_sees_the_question_and_the_tools_images_only(store
     assert [case.texts for case in bare.cases] == [{"question": "What is on the sign?"}] * 2
 
 
-def test_an_answer_is_faithful_if_any_crop_shows_the_object(store: ImageStore) -> None:
+@each_case(
+    "scores, shown, unjudged",
+    [((1.0, None), 1, []), ((0.0, None), None, ["faithful"]), ((0.0, 0.0), 0, []), ((0.0, 1.0), 1, [])],
+)
+def test_an_answer_is_faithful_if_any_crop_shows_the_object(
+    scores: tuple[float | None, ...], shown: int | None, unjudged: list[str], store: ImageStore
+) -> None:
     """Algorithm 1 of CodeV: z of every crop, then any_crop. A crop without a verdict leaves it open."""
-    table = [((1.0, None), 1, []), ((0.0, None), None, ["faithful"]), ((0.0, 0.0), 0, []), ((0.0, 1.0), 1, [])]
-
-    def check(scores: tuple[float | None, ...], shown: int | None, unjudged: list[str]) -> None:
-        calls = [(ZOOM, {"bbox_2d": [0, 0, 40, 40]}), (ZOOM, {"bbox_2d": [9, 9, 50, 50]})]
-        played = make_trajectory(make_sample(store), [*calls, "<answer>K</answer>"], store)
-        values = measured(faithful.measure, played, FakeJudge(*scores))
-        assert values == {"faithful": shown, "judged": ["faithful"], "unjudged": unjudged}
-        without = make_trajectory(make_sample(store), ["<answer>K</answer>"], store)
-        assert measured(faithful.measure, without, FakeJudge()) == {"faithful": 0, "judged": [], "unjudged": []}
-
-    assert not failures(table, check)
+    calls = [(ZOOM, {"bbox_2d": [0, 0, 40, 40]}), (ZOOM, {"bbox_2d": [9, 9, 50, 50]})]
+    played = make_trajectory(make_sample(store), [*calls, "<answer>K</answer>"], store)
+    values = measured(faithful.measure, played, FakeJudge(*scores))
+    assert values == {"faithful": shown, "judged": ["faithful"], "unjudged": unjudged}
+    without = make_trajectory(make_sample(store), ["<answer>K</answer>"], store)
+    assert measured(faithful.measure, without, FakeJudge()) == {"faithful": 0, "judged": [], "unjudged": []}
 
 
 def test_two_rubrics_of_codev_are_asked_in_one_run_and_every_crop_for_itself(store: ImageStore) -> None:
@@ -192,8 +188,9 @@ def test_the_released_judge_of_codev_sees_the_whole_reply(store: ImageStore) -> 
     assert "<image>" not in text  # a mark in text is no image
 
 
-def test_options_are_cut_where_they_begin_a_line() -> None:
-    table = [
+@each_case(
+    "question, bare",
+    [
         ("What is it?\n(A) a dog\n(B) a cat", "What is it?"),
         ("What is it?\nA. a dog\nB. a cat", "What is it?"),
         ("What is it? **Options:** A. black B. red", "What is it?"),
@@ -201,12 +198,10 @@ def test_options_are_cut_where_they_begin_a_line() -> None:
         ("What is it?\n**Options:**\nA. black", "What is it?"),
         ("Which options: are there?", "Which options: are there?"),
         ("A. is what?", "A. is what?"),
-    ]
-
-    def check(question: str, bare: str) -> None:
-        assert evidence.without_options(question) == bare
-
-    assert not failures(table, check)
+    ],
+)
+def test_options_are_cut_where_they_begin_a_line(question: str, bare: str) -> None:
+    assert evidence.without_options(question) == bare
 
 
 # Consistency
