@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import each_case
 from safetensors.torch import load_file, save_file
 from tiny_generic import BUILD, ONE_OFTEN, TinyGeneric, tiny_generic
 from transformers import AutoModelForImageTextToText
@@ -51,8 +52,8 @@ def learner_of(tiny: TinyGeneric, view: Any, **optim: Any) -> DeepSpeedLearner:
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("system", ["", "You are kind."])
-@pytest.mark.parametrize("shown", [(), (0,), (1, 2), (4, 4, 3)])
+@each_case("system", ["", "You are kind."])
+@each_case("shown", [(), (0,), (1, 2), (4, 4, 3)])
 def test_a_row_turn_by_turn_has_the_ids_of_the_processor_on_the_whole(
     tiny: TinyGeneric, system: str, shown: tuple[int, ...]
 ) -> None:

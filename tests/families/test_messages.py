@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import tiny_model
+from cases import each_case
 
 from vtcli.errors import InputError
 from vtcli.families.messages import DemoRows, encode_demo
@@ -56,7 +57,7 @@ def test_a_row_is_read_when_it_is_asked_for_and_once_while_there_is_room() -> No
     assert again == [0, 1, 2, 0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("messages", "words"),
     [
         (GOOD[1:], "expected a user message first, got assistant"),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import each_case
 from tiny_family import tiny_family
 from tokenizers import Tokenizer
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
@@ -61,7 +62,7 @@ def test_a_conversation_without_a_system_prompt_has_no_system_turn() -> None:
     assert chat.tokenizer.decode(without, skip_special_tokens=False).startswith("<|im_start|>user\nq<|im_end|>")
 
 
-@pytest.mark.parametrize("kind", ["qwen3_vl", "qwen3_vl_moe"])
+@each_case("kind", ["qwen3_vl", "qwen3_vl_moe"])
 def test_frames_with_their_times_are_the_processors_video_of_still_pairs(kind: str) -> None:
     """An environment that writes ``<0.5 seconds><image>`` shows what transformers makes of a video in which each frame
     comes twice: the same text, positions and features. The pad's id differs, and features take its place."""
@@ -101,7 +102,7 @@ def test_frames_with_their_times_are_the_processors_video_of_still_pairs(kind: s
     torch.testing.assert_close(found, torch.stack(video), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_moe", "qwen4_exp", "qwen3_omni_moe_thinker", "qwen2_5_omni"])
+@each_case("kind", ["qwen3_5", "qwen3_5_moe", "qwen4_exp", "qwen3_omni_moe_thinker", "qwen2_5_omni"])
 def test_newer_and_other_qwens_are_refused_by_name_with_the_reason(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "vision_config": {}}))
     reason = "positions count seconds of sound" if "omni" in kind else "most of its layers are linear attention"
@@ -118,8 +119,8 @@ def folder_with(tmp_path: Path, template: str, file: str = "chat_template.jinja"
     return folder
 
 
-@pytest.mark.parametrize("file", ["chat_template.jinja", "chat_template.json"])
-@pytest.mark.parametrize(("template", "thinks"), [(INSTRUCT, False), (THINKING, True), (NO_THOUGHT, False)])
+@each_case("file", ["chat_template.jinja", "chat_template.json"])
+@each_case(("template", "thinks"), [(INSTRUCT, False), (THINKING, True), (NO_THOUGHT, False)])
 def test_a_template_says_whether_the_model_thinks(tmp_path: Path, template: str, thinks: bool, file: str) -> None:
     chat = open_family(folder_with(tmp_path, template, file)).chat
     text = chat.tokenizer.decode(chat.prompt("", "q", []), skip_special_tokens=False)
@@ -150,7 +151,7 @@ def test_a_thinking_models_turn_begins_in_its_thought(tmp_path: Path) -> None:
     assert chat.tokenizer.decode(row, skip_special_tokens=False).count(thought) == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "told"),
     [
         ({"patch_size": 14}, r"is not the processor of Qwen3-VL: patch_size is 14, expected 16"),
@@ -165,8 +166,8 @@ def test_a_processor_of_another_model_is_refused(tmp_path: Path, changes: dict[s
         open_family(folder)
 
 
-@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
-@pytest.mark.parametrize("key", ["image_token_id", "vision_start_token_id"])
+@each_case("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+@each_case("key", ["image_token_id", "vision_start_token_id"])
 def test_a_config_whose_ids_are_not_its_tokenizers_is_one_error(tmp_path: Path, kind: str, key: str) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_family(kind).family.folder, folder)
@@ -177,7 +178,7 @@ def test_a_config_whose_ids_are_not_its_tokenizers_is_one_error(tmp_path: Path, 
             open_family(folder)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("file", "content", "told"),
     [
         ("tokenizer.json", "{", r"tokenizer\.json is no tokenizer .*copy or download the folder of the Qwen3-VL model"),
@@ -192,7 +193,7 @@ def test_a_file_that_is_not_whole_is_one_error(tmp_path: Path, file: str, conten
         open_family(folder)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sizes", "told"),
     [
         ({"vision_positions": 60}, "must be a square number, got 60"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import each_case
 from safetensors.torch import load_file
 from tiny_family import tiny_family
 
@@ -110,7 +111,7 @@ def test_square_experts_are_refused(tmp_path: Path) -> None:
         open_family(folder)
 
 
-@pytest.mark.parametrize("value", [False, None])
+@each_case("value", [False, None])
 def test_a_router_that_vllm_would_not_normalise_is_refused(tmp_path: Path, value: bool | None) -> None:
     folder = folder_with(tmp_path, norm_topk_prob=value)
     with pytest.raises(InputError, match=rf"norm_topk_prob is {value}, expected true.*vLLM would not"):
@@ -130,7 +131,7 @@ def test_adapters_for_experts_are_refused_with_those_that_there_are() -> None:
         )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sizes", "told"),
     [
         ({"experts": 2, "experts_per_token": 3}, "must be at most experts=2, got 3"),

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cases import each_case
 from tiny_generic import miniature
 from transformers import AutoTokenizer
 
@@ -29,7 +30,7 @@ RELEASED = [
 """A miniature, a released template, and the role by which it takes what a tool says."""
 
 
-@pytest.mark.parametrize(("kind", "name", "role"), RELEASED)
+@each_case(("kind", "name", "role"), RELEASED)
 def test_a_row_is_the_text_of_a_released_template(tmp_path: Path, kind: str, name: str, role: str) -> None:
     assert TRL is not None
     tiny, folder = miniature(kind), tmp_path / "model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import each_case
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vtcli.families import varlen
@@ -37,11 +38,11 @@ def written_out(query, key, value, q_lengths, k_lengths, causal):
     return torch.cat(out)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("q_lengths", "k_lengths"),
     [([5], [5]), ([4, 4, 3], [4, 4, 3]), ([3, 2, 2, 1], [7, 2, 2, 9]), ([2, 2, 2], [6, 6, 5])],
 )
-@pytest.mark.parametrize("causal", [True, False])
+@each_case("causal", [True, False])
 def test_the_reference_is_attention_within_segments(q_lengths, k_lengths, causal) -> None:
     torch.manual_seed(0)
     given = line(q_lengths, HEADS), line(k_lengths, KV), line(k_lengths, KV)
@@ -71,7 +72,7 @@ def test_equal_neighbours_are_one_call() -> None:
     assert calls == [3, 2, 1]
 
 
-@pytest.mark.parametrize(("dtype", "takes"), [(torch.bfloat16, True), (torch.float32, False)])
+@each_case(("dtype", "takes"), [(torch.bfloat16, True), (torch.float32, False)])
 def test_a_gpu_in_half_precision_has_the_kernel(dtype, takes) -> None:
     with FakeTensorMode():
         assert varlen.has_kernel(torch.empty(3, HEADS, SIZE, device="cuda", dtype=dtype)) is takes

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from cases import each_case
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position_ids, get_vision_window_index
 
@@ -73,7 +74,7 @@ def test_a_block_attends_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [17, 5, 17]  # windows, images, windows
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@each_case("checkpointing", [False, True])
 def test_activation_checkpointing_computes_the_blocks_again(checkpointing: bool) -> None:
     ours, calls = with_whole_windows(tower()).train(), []
     for block in ours.model.visual.blocks:

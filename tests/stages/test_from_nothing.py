@@ -14,7 +14,7 @@ from rl_world import KilledError
 from small_runs import SMALL, TASKS, command, step
 
 from stages import sft
-from vtcli.cli import steps
+from vtcli.runbook import process
 from vtcli.store.artifacts import ArtifactStore
 
 ROWS = ",".join(f"{task}:{{tool:2,answer:2,perceive:2}}" for task in TASKS)
@@ -33,7 +33,7 @@ def test_one_command_from_an_empty_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VTCLI_HOME", raising=False)
-    monkeypatch.setattr(steps, "run", step)
+    monkeypatch.setattr(process, "run", step)
     log_step = sft.log_step
 
     def die(*given: Any) -> None:
@@ -65,4 +65,6 @@ def test_one_command_from_an_empty_folder(
     told = capfd.readouterr().err
     assert "no row's id in demos:v1 ends with -dance" in told
     assert "base:v1 is not taken: sft.first.epochs is 0 there" in told
-    assert told.splitlines()[-1] == "vtcli: step 1 of 1 has failed with exit code 2. What is finished stays."
+    assert told.splitlines()[-1] == (
+        "vtcli: step 1 of 1 has failed with exit code 2. What is finished stays: the same command goes on there."
+    )
