@@ -329,6 +329,12 @@ def test_an_agent_is_said_once_and_a_stage_says_what_differs() -> None:
     assert given.origins["eval.agent.dtype"].startswith("conf/config.yaml:")
 
 
+def test_a_sweep_and_a_print_exclude_each_other() -> None:
+    for flag in (["--cfg", "job"], ["--info", "all"]):
+        with pytest.raises(ConfigError, match="--multirun runs every choice"):
+            compose.plan("eval", [TOOLSRL, "--multirun", "seed=1,2", *flag])
+
+
 def test_a_key_that_moved_into_the_agent_is_refused_by_its_new_name(tmp_path: Path) -> None:
     moved = {
         "rl.limits.max_turns": "agent.limits.max_turns",

@@ -134,6 +134,11 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     args, unknown = get_args_parser().parse_known_intermixed_args(list(argv))
     if unknown:
         raise ConfigError(f"{unknown[0]}: there is no such option. `vtcli {stage} --help` lists those that there are.")
+    if args.multirun and (args.cfg or args.info):
+        raise ConfigError(
+            "--multirun runs every choice, and --cfg and --info print one configuration. Leave one of the two out; "
+            f"`vtcli config show {stage}` prints every choice of a sweep."
+        )
     given = set(cast(list[str], args.overrides))
     flags = [a for a in argv if a not in given]
     rewritten = [f"stage={stage}"]
