@@ -457,7 +457,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
         backend=config.backend,
         total_steps=steps * config.updates_per_step,
         temperature=config.agent.sampling.temperature,
-        reference=load_model(family, dtype) if config.reference else None,
+        reference=load_model(family, dtype) if config.reference and not config.optim.lora.rank else None,
     )
     barrier()  # the first rank has made the work folder
     if config.backend.sleep:

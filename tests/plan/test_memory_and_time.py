@@ -245,7 +245,7 @@ def test_a_frozen_tower_has_no_states_and_its_features_are_kept() -> None:
     )
 
 
-def test_adapters_have_small_states_and_are_merged_into_a_copy() -> None:
+def test_adapters_have_small_states_and_are_merged_one_by_one() -> None:
     work = replace(WORK, lora_rank=16, lora_targets=ALL_TARGETS)
     m = plan("1x8xH200", Layout(2, "bfloat16", 8192, activation_checkpointing=True), work).memory
     adapters = 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
@@ -253,12 +253,13 @@ def test_adapters_have_small_states_and_are_merged_into_a_copy() -> None:
     assert m.weights == 2 * (SEVEN.parameters + adapters)
     assert m.optimizer == 12 * adapters / 8
     assert m.gradients == pytest.approx(4 * adapters / 8 + adapters * 8)  # a bucket is no larger than what is trained
-    matrices = 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944)
-    assert m.merged == 2 * matrices  # 13 GB
+    assert m.merged == 14 * 3584 * 18944  # 1 GB: three values in fp32 and one in bf16
     assert m.syncing == m.context + m.states + m.merged + m.asleep + 2 * SEVEN.parameters
     few = replace(work, lora_targets=("q_proj", "v_proj"))
-    assert plan("1x8xH200", Layout(2, "bfloat16"), few).memory.merged == 2 * 28 * (3584 * 3584 + 3584 * 512)
+    assert plan("1x8xH200", Layout(2, "bfloat16"), few).memory.merged == 14 * 3584 * 3584
     assert plan("1x8xH200", Layout(3, "bfloat16"), work).memory.merged == 0  # in host memory
+    compared = [plan("1x8xH200", Layout(2, "bfloat16"), replace(w, reference=True)).memory for w in (WORK, work)]
+    assert [m.reference for m in compared] == [2 * SEVEN.parameters, 0]  # the model without its adapters
     with pytest.raises(ConfigError, match="'lm_head' is none of q_proj, k_proj"):
         plan("1x8xH200", Layout(2, "bfloat16"), replace(work, lora_targets=("lm_head",)))
 

@@ -37,7 +37,7 @@ class Memory:
     encoder: float  # its cache of images' features, beside engine.gpu_memory
     asleep: float  # what a sleeping engine keeps on the GPU
     engine_weights: float  # the part of ``policy`` that wakes first
-    merged: float  # weights with their adapters merged (LoRA), on their way to the engine
+    merged: float  # one matrix with its adapter merged (LoRA), on its way to the engine
     context: float  # CUDA's context, NCCL's buffers, workspaces of libraries
     live: float  # trajectories whose cache fits in it at a time
     usable: float
@@ -103,10 +103,11 @@ def trained(arch: Architecture, work: Workload) -> float:
     return float(arch.text.parameters if work.freeze_vision else arch.parameters)
 
 
-def targeted(arch: Architecture, work: Workload) -> float:
-    """Parameters that adapters change, all of which are copied when they are merged."""
+def largest_merged(arch: Architecture, work: Workload, layout: Layout) -> float:
+    """Bytes of merging the largest matrix that adapters change: it, its product and their sum in fp32, and the result.
+    Matrices are merged one by one (``engines/learner/trained.py``)."""
     sides = [arch.text.sides(target) for target in work.lora_targets if work.lora_rank]
-    return float(arch.text.layers * sum(rows * columns for rows, columns in sides))
+    return (12.0 + layout.bytes) * max((rows * columns for rows, columns in sides), default=0)
 
 
 def states(
@@ -216,7 +217,8 @@ def memory(
     text, vision, working = learner_work(arch, work, layout, shape)
     if layout.zero_stage in (1, 2) and layout.offload == "none":  # DeepSpeed makes the shard's gradients one tensor
         working = max(working, 4 * learnt / world - text - vision)
-    reference = layout.bytes * arch.parameters if work.reference else 0.0
+    # with adapters the reference is the same model without them
+    reference = layout.bytes * arch.parameters if work.reference and not work.lora_rank else 0.0
     engine_weights = layout.bytes * arch.parameters / layout.tensor_parallel
     policy = engine_weights + constants.engine_gib * GIB
     cache = max(layout.gpu_memory * cluster.gpu.memory * GIB - policy, 0.0)
@@ -249,7 +251,7 @@ def memory(
         encoder=encoder,
         asleep=0.0 if layout.elsewhere else constants.asleep_gib * GIB,
         engine_weights=engine_weights,
-        merged=layout.bytes * targeted(arch, work) if layout.zero_stage < 3 else 0.0,  # ZeRO-3: on the host
+        merged=largest_merged(arch, work, layout) if layout.zero_stage < 3 else 0.0,  # ZeRO-3: on the host
         context=constants.context_gib * GIB,
         live=live,
         usable=cluster.gpu.memory * GIB * constants.usable_memory,

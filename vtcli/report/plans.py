@@ -20,7 +20,7 @@ PHASES = {  # part of the memory -> what it is, whether the learner has it while
     "vision": "kept of the vision tower, with all its images",
     "working": "a layer computed again, a chunk of logits, or the optimiser's step",
     "features": "of images, kept for an update: the vision tower is frozen",
-    "merged": "weights with adapters merged, for the engine",
+    "merged": "a matrix with its adapter merged, for the engine",
     "policy": "the engine's weights and workspace",
     "cache": "its KV cache: what engine.gpu_memory leaves",
     "encoder": "its cache of images",

@@ -27,7 +27,8 @@ def test_tokens_per_second_and_utilisation_by_hand():
         ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
         ("NVIDIA GH200 480GB", "bfloat16", 989e12),
         ("NVIDIA L40S", "bfloat16", 362e12),
-        ("NVIDIA GeForce RTX 4090", "bfloat16", None),
+        ("NVIDIA GeForce RTX 4090", "bfloat16", 165e12),
+        ("Quadro RTX 6000", "bfloat16", None),
     ],
 )
 def test_a_device_is_known_by_its_name(name, dtype, peak):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -128,6 +129,38 @@ def test_merged_weights_are_pefts_own():
     own = trained.module.model.state_dict()
     plain = {name.replace(".base_layer", ""): value for name, value in own.items() if ".lora_" not in name}
     same(found, plain, 1e-6)
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_model_without_its_adapters_is_the_reference(stage):
+    pytest.importorskip("peft")
+    loss = LossConfig(kl_coef=0.1)
+    second = learner(ADAPTED, zero_stage=stage, activation_checkpointing=True, reference=tiny_model.model())
+    without = learner(ADAPTED, zero_stage=stage, activation_checkpointing=True)
+    for _ in range(3):
+        expected, found = second.step(rl_rows(), loss), without.step(rl_rows(), loss)
+        assert found == pytest.approx(expected, abs=1e-6)
+    assert found["kl"] > 1e-3
+    same(copy(without.weights()), copy(second.weights()), 1e-6)
+
+
+def test_merging_holds_one_matrix_at_a_time():
+    pytest.importorskip("peft")
+    weights = learner(ADAPTED).weights()
+    once, again = dict(weights), dict(weights)  # what is stored lies in one place, what is summed in two
+    summed = {name for name in weights if once[name].data_ptr() != again[name].data_ptr()}
+    assert summed == {name for name in weights if name.endswith("_proj.weight") and "visual" not in name}
+
+
+def test_peft_loads_the_adapter_that_lies_beside_the_merged_model(tmp_path):
+    peft = pytest.importorskip("peft")
+    trained = learner(ADAPTED)
+    two(trained, rl_rows())
+    trained.export(tiny_model.folder(), tmp_path)
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(tiny_model.folder().resolve())
+    model = peft.PeftModel.from_pretrained(tiny_model.model(), tmp_path / "adapter").merge_and_unload()
+    same(model.state_dict(), copy(load_model(open_family(tmp_path)).state_dict()), 1e-6)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from vtcli.engines.learner.sharing import share_out
 from vtcli.engines.learner.storing import export, storing
 from vtcli.engines.learner.sums import StepSums, TokenGap
 from vtcli.engines.learner.throughput import active_weights
-from vtcli.engines.learner.trained import merged, prepare
+from vtcli.engines.learner.trained import ADAPTER, Merged, base_name, prepare, save_adapter, without_adapters
 from vtcli.engines.learner.zero import adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Family
@@ -208,8 +208,18 @@ class DeepSpeedLearner:
 
     def _is_computed(self, row: TrainRow, loss: LossConfig) -> bool:
         """Returns False if the row is only counted, as it has no gradient."""
-        kl = loss.kl_coef > 0 and self.reference is not None
-        return kl or not loss.skip_zero_advantage or row.advantages is None or any(row.advantages)
+        return self._compares(loss) or not loss.skip_zero_advantage or row.advantages is None or any(row.advantages)
+
+    def _compares(self, loss: LossConfig) -> bool:
+        """True where the loss has a KL term against the starting model: a second model or, where adapters are trained,
+        the same one without them."""
+        return loss.kl_coef > 0 and (self.reference is not None or self.optim.lora.rank > 0)
+
+    def _reference_logprobs(self, batch: PackedBatch) -> Tensor:
+        if self.reference is not None:
+            return self.reference(batch)[0]
+        with without_adapters(self.module):
+            return self.module(batch)[0]
 
     def _plan(self, rows: Sequence[TrainRow], trained: Sequence[TrainRow]) -> _StepPlan:
         """The micro-batches of this rank, and what it needs to know of the others: one message of each rank."""
@@ -283,15 +293,27 @@ class DeepSpeedLearner:
     def weights(self, *, keep: bool = True) -> Mapping[str, Tensor]:
         """The model's weights by their Hugging Face names, adapters merged; all ranks ask together. Shards that a rank
         does not ``keep`` pass through it and leave nothing in its memory."""
+        found = self._own_weights(keep=keep)
+        if not self.optim.lora.rank:
+            return found
+        merged = Merged(found, self.optim.lora)
+        return merged.on_host() if self.sharded else merged  # where they have been gathered anyway
+
+    def _own_weights(self, *, keep: bool) -> Mapping[str, Tensor]:
+        """The weights with adapters beside them; all ranks ask together."""
         self._require_awake(weights_only=True)
-        found = whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
-        return merged(found, self.optim.lora) if self.optim.lora.rank else found
+        return whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
 
     def export(self, source: Path, folder: Path) -> None:
-        """``export`` by the first rank; all ranks call this together."""
-        weights = self.weights(keep=self.rank == 0)
+        """``export`` by the first rank; all ranks call this together. Adapters are in the weights, and once more by
+        themselves in the folder ``adapter``."""
+        weights, lora = self._own_weights(keep=self.rank == 0), self.optim.lora
         if self.rank == 0:
-            export(self.module.model, source, folder, weights)
+            merged = Merged(weights, lora).on_host() if lora.rank else weights
+            export(self.module.model, source, folder, merged)
+            if lora.rank:
+                with storing(folder):
+                    save_adapter(weights, self.family, lora, base_name(source), folder / ADAPTER)
 
     def snapshot(self, folder: Path) -> Callable[[], list[Path]]:
         """Copies the state that a resumed run needs of this learner to host memory; all ranks call this together.
@@ -371,9 +393,9 @@ class DeepSpeedLearner:
         old, advantage, anchor = batch.sampled, batch.advantage, batch.anchor
         surrogate = policy_loss(logp, old, advantage, batch.row, config, anchor)
         per_token = surrogate.loss
-        if self.reference is not None and config.kl_coef > 0:
+        if self._compares(config):
             with torch.no_grad():
-                reference, *_ = self.reference(batch.packed)
+                reference = self._reference_logprobs(batch.packed)
             kl = kl_estimate(logp, reference, config.kl)
             per_token = per_token + config.kl_coef * kl
             sums.add(kl=(kl.detach() * real).sum())
