@@ -19,8 +19,8 @@ from vtcli.errors import ConfigError, EngineError
 
 SCALES = {
     "tiny": Needs(),
-    "gpu": Needs(1, 75.0),
-    "node": Needs(8, 75.0, ("vllm_that_is_not_there",)),
+    "gpu": Needs(1),
+    "node": Needs(8, ("vllm_that_is_not_there",)),
 }
 
 
@@ -71,7 +71,7 @@ def test_a_machine_without_devices_is_told_everything_at_once(nvidia_smi: Path) 
         machine.require("node", "Qwen/Qwen2.5-VL-7B-Instruct", SCALES)
     message = str(caught.value)
     assert message.startswith("scale=node with model Qwen/Qwen2.5-VL-7B-Instruct cannot run on this machine:")
-    assert "no CUDA device found; it needs 8 CUDA devices of 75 GiB memory or more" in message
+    assert "no CUDA device(s) found; it needs 8 CUDA devices on each machine" in message
     assert "vllm_that_is_not_there is not installed" in message
     assert "What would run here: scale=tiny." in message
 
@@ -80,12 +80,6 @@ def test_the_largest_scale_that_would_run_is_named(nvidia_smi: Path) -> None:
     nvidia_smi.write_text("NVIDIA H100, 81559\n")
     with pytest.raises(EngineError, match=r"1 CUDA device(.|\n)*scale=gpu\."):
         machine.require("node", None, SCALES)
-
-
-def test_a_small_device_is_not_enough(nvidia_smi: Path) -> None:
-    nvidia_smi.write_text("NVIDIA L4, 23034\n")
-    with pytest.raises(EngineError, match=r"NVIDIA L4 .*22\.5 GiB.* 1 CUDA device of 75 GiB"):
-        machine.require("gpu", None, SCALES)
 
 
 def test_what_runs_is_let_through_and_an_unknown_scale_is_not(nvidia_smi: Path) -> None:
@@ -117,10 +111,10 @@ def test_an_evaluation_and_a_server_need_the_gpus_of_one_engine(nvidia_smi: Path
     engine = {"name": "hf", "tensor_parallel": 1}
     for stage in ("eval", "serve"):
         stages.require_machine(Job(stage, {"scale": "node", "engine": engine}, {}))
-        with pytest.raises(EngineError, match=r"1 CUDA device.* 2 CUDA devices of 75 GiB"):
+        with pytest.raises(EngineError, match=r"1 CUDA device.* 2 CUDA devices"):
             stages.require_machine(Job(stage, {"scale": "node", "engine": {**engine, "tensor_parallel": 2}}, {}))
     for stage in ("sft", "rl"):
-        with pytest.raises(EngineError, match=r"1 CUDA device.* 8 CUDA devices of 75 GiB"):
+        with pytest.raises(EngineError, match=r"1 CUDA device.* 8 CUDA devices"):
             stages.require_machine(Job(stage, {"scale": "node", "engine": engine}, {}))
 
 

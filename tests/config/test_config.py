@@ -206,7 +206,8 @@ def test_every_choice_of_every_group_composes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_scales_are_ordered_by_what_they_need() -> None:
-    assert list(compose.scales()) == ["tiny", "gpu", "node", "paper"]
+    assert list(compose.scales()) == ["tiny", "small", "gpu", "node", "paper"]
+    assert sorted(compose.scales()) == compose.options("scale")
 
 
 def test_a_users_own_folder_of_recipes(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ SIZES = re.compile(
     r"|rl\.(prompts_per_step|group_size|steps_per_phase|phases\.\d+\.steps)|eval\.samples_per_question"
     r"|sft\.(rows_per_step|epochs)"
     r"|(rl|sft)\.optim\.(lr|schedule|weight_decay|freeze_vision)"  # of a tiny model
+    r"|(rl|sft)\.optim\.lora\.rank|sft\.max_tokens"  # of a small card: how many weights are trained, how long a row is
 )
 """Keys that a scale may change."""
 

@@ -17,6 +17,14 @@ from vtcli.plan.estimate import Plan
 from vtcli.plan.memory import GIB
 from vtcli.runbook import cost
 
+SMALL = {
+    "1x1xL4": ["qwen2_5_vl_3b", "qwen3_vl_4b"],
+    "1x1xRTX3090": ["qwen2_5_vl_3b", "qwen3_vl_4b"],
+    "1x1xA6000": ["qwen2_5_vl_7b", "qwen3_vl_8b"],
+    "1x1xA100-40": ["qwen2_5_vl_7b", "qwen3_vl_8b"],
+}
+"""Models that scale=small must fit on one such card, in a machine of 64 GiB."""
+
 CLUSTERS = {"gpu": "1x1xH100", "node": "1x8xH100", "paper": "4x8xH200"}
 RECIPES = [name for name in compose.options("recipe") if not name.startswith("tiny_")]
 LARGEST = ("pyvision_video", "codevision")
@@ -58,6 +66,20 @@ def test_the_largest_recipes_fit_at_every_scale(recipe: str, scale: str) -> None
 @each_case("recipe, scale", itertools.product(sorted({*RECIPES} - {*LARGEST}), CLUSTERS))
 def test_every_other_recipe_fits_at_every_scale(recipe: str, scale: str) -> None:
     assert_recipe_fits(recipe, scale)
+
+
+@each_case("recipe", RECIPES)
+def test_a_recipe_fits_a_small_card_with_adapters(recipe: str) -> None:
+    too_large: list[str] = []
+    for cluster, models in SMALL.items():
+        for model in models:
+            argv = [f"+recipe={recipe}", "scale=small", f"model={model}", f"cluster={cluster}", "plan.host_gib=64"]
+            found = cost.run(argv)
+            if not found.memory.fits:
+                too_large.append(f"{cluster} {model}: {found.advice}")
+            assert found.work.lora_rank
+            assert (found.layout.sleep, found.layout.learner_sleep) == (2, True)
+    assert not too_large
 
 
 def test_the_largest_views_count_whatever_the_mean_is() -> None:

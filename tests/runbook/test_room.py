@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import types
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from vtcli.config import compose, machine
 from vtcli.config.machine import CudaDevice
 from vtcli.errors import ConfigError
+from vtcli.runbook import room
 from vtcli.runbook.room import require_room
 
 CARD = ["+recipe=codev", "rl.data=x:v1"]
@@ -114,3 +119,90 @@ def test_what_the_machines_memory_cannot_hold_is_refused_with_keys_that_help(
 def test_without_a_gpu_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: ())
     require_room("rl", values("rl", "scale=node", *CARD, "rl.backend.offload=none"))
+
+
+CARDS = {
+    "NVIDIA GeForce RTX 3090": 24.0,
+    "NVIDIA GeForce RTX 4090": 24.0,
+    "NVIDIA GeForce RTX 5090": 31.8,
+    "NVIDIA RTX A6000": 48.0,
+    "NVIDIA RTX 6000 Ada Generation": 48.0,
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": 95.6,
+    "NVIDIA L4": 22.5,
+    "NVIDIA L40S": 45.0,
+    "NVIDIA A100-SXM4-40GB": 40.0,
+    "NVIDIA A100-SXM4-80GB": 80.0,
+    "NVIDIA H100 80GB HBM3": 79.6,
+    "NVIDIA H200": 140.4,
+    "NVIDIA B200": 179.0,
+    "NVIDIA GH200 480GB": 95.6,
+    "A card of tomorrow": 36.0,
+    "Tesla T4": 15.0,
+}
+RECIPES = [name for name in compose.options("recipe") if not name.startswith("tiny_")]
+load = functools.cache(lambda stage, words: compose.load(stage, words))
+
+
+def unfit(card: str, count: int, recipe: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is wrong with the answers for so many of a card: each scale is accepted, or refused with words that make it
+    fit; auto takes the largest that is accepted."""
+    monkeypatch.setattr(machine, "gpus", lambda: (CudaDevice(card, CARDS[card]),) * count)
+    argv, accepted, wrong = [f"+recipe={recipe}", "rl.data=x:v1"], list[str](), list[str]()
+    for scale in machine.possible_scales():
+        try:
+            room.require_room("rl", room.compose.load("rl", [*argv, f"scale={scale}"]).values, argv)
+            accepted.append(scale)
+        except ConfigError as refused:
+            words = str(refused).partition("It would fit with: ")[2].partition(". `vtcli")[0].split()
+            scaled = [] if any(word.startswith("scale=") for word in words) else [f"scale={scale}"]
+            named = [word for word in words if word.startswith("scale=")]
+            others = [word for word in words if not word.startswith("scale=")]
+            again = room.compose.load("rl", [*argv, *others, *scaled, *named]).values
+            if not words or room.refusal("rl", again) is not None:
+                wrong.append(f"{count} x {card} {recipe} {scale}: {refused}")
+    chosen, why = room.with_scale("rl", argv)
+    if accepted and chosen[-1] != f"scale={accepted[0]}":
+        wrong.append(f"{count} x {card} {recipe}: {accepted} would fit, and auto is {chosen[-1]}")
+    if accepted and f"so {chosen[-1]}" not in str(why):
+        wrong.append(f"{count} x {card} {recipe}: {why}")
+    return wrong
+
+
+def cards(monkeypatch: pytest.MonkeyPatch, names: Iterable[str], counts: Iterable[int], recipes: Iterable[str]) -> None:
+    monkeypatch.setattr(room, "compose", types.SimpleNamespace(load=lambda stage, words: load(stage, tuple(words))))
+    monkeypatch.setattr(machine, "memory_gib", lambda: 512.0)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    product = itertools.product(names, counts, recipes)
+    wrong = [line for card, count, recipe in product for line in unfit(card, count, recipe, monkeypatch)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_card_is_accepted_or_refused_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards(monkeypatch, ["NVIDIA L4", "NVIDIA RTX A6000", "Tesla T4"], [1, 8], ["toolsrl", "codevision"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_so_is_every_card_for_every_recipe(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    cards(monkeypatch, CARDS, [count], RECIPES)
+
+
+def test_an_evaluation_needs_room_for_the_engine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_gib", lambda: 64.0)
+    given = ["scale=gpu", "+recipe=codev", "eval.model=Qwen/Qwen2.5-VL-7B-Instruct"]
+
+    def require(memory: float, count: int, *more: str) -> None:
+        monkeypatch.setattr(machine, "gpus", lambda: (CudaDevice("A card", memory),) * count)
+        room.require_room("eval", compose.load("eval", [*given, *more]).values)
+
+    require(48.0, 1)
+    with pytest.raises(ConfigError, match=r"for the engine(.|\n)*It would fit with: engine\.gpu_memory=0\.9\."):
+        require(24.0, 1)
+    require(24.0, 1, "engine.gpu_memory=0.9")
+    with pytest.raises(ConfigError, match=r"No layout of it fits there: give a smaller model"):
+        require(15.0, 1)
+    with pytest.raises(ConfigError, match=r"engine\.gpu_memory=0\.9 engine\.tensor_parallel=2\."):
+        require(15.0, 2)
+    require(15.0, 2, "engine.gpu_memory=0.9", "engine.tensor_parallel=2")
+    require(15.0, 1, "eval.policy=endpoint")

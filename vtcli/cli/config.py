@@ -21,11 +21,13 @@ app = typer.Typer(help="Show or check configurations without running them.", no_
 def show(ctx: typer.Context, stage: str) -> None:
     """Print the composed configuration of STAGE, key by key, and where each value was set."""
     from vtcli.config import compose
+    from vtcli.runbook import room
 
     _known_stage(stage)
-    plan = compose.plan(stage, ctx.args)
-    if plan.note:
-        say(plan.note)
+    argv, why = room.with_scale(stage, ctx.args)
+    plan = compose.plan(stage, argv)
+    for note in filter(None, (why, plan.note)):
+        say(note)
     for job in compose.jobs(plan):
         for key, value in compose.flat(job.values).items():
             shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…"

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from vtcli.cli.console import say
 from vtcli.cli.stages import HYDRA_ARGUMENTS
 
 app = typer.Typer()
@@ -26,8 +27,13 @@ def plan(
     """Say what `vtcli rl` would need before anything is spent: memory, time, GPU-hours, and what to change.
 
     Takes rl's arguments and cluster=NODESxGPUSxKIND, say `vtcli plan +recipe=toolsrl cluster=4x8xH200`; the scale is
-    paper unless given. Exit code 3: it does not fit.
+    paper unless given. Without cluster= it plans for the GPUs of this machine. Exit code 3: it does not fit.
     """
-    from vtcli.runbook import cost
+    from vtcli.runbook import cost, room
 
-    raise typer.Exit(cost.command(ctx.args, cost.PlanOptions(json, check, measure, constants, fit)))
+    argv = ctx.args
+    if not check and not any(word.startswith(("cluster=", "plan.cluster=")) for word in argv):
+        argv, why = room.with_scale("rl", argv)  # as the command that is planned, on this machine
+        if why is not None:
+            say(why)
+    raise typer.Exit(cost.command(argv, cost.PlanOptions(json, check, measure, constants, fit)))

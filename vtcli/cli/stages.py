@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from vtcli.cli.console import results_only, say
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.foreign import print_line
 from vtcli.runbook.step import filled
-from vtcli.runbook.verbs import IN_RANKS, require_machine, stage_parts
+from vtcli.runbook.verbs import IN_RANKS, ON_ACCELERATOR, require_machine, stage_parts
 
 if TYPE_CHECKING:
     from vtcli.config.compose import CommandPlan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 USER_ERROR = 2
 
 HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
-OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|gpu|node|paper|auto, key=value, +key=value, ~key,
+OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|small|gpu|node|paper|auto, key=value, +key=value, ~key,
 --config-dir FOLDER (of your own, laid out as conf/), --multirun, --cfg job, --resolve. `vtcli config show {stage}`
 prints the result and where each value came from."""
 
@@ -80,19 +81,21 @@ def run_stage(stage: str, argv: list[str]) -> None:
     """Compose and check everything that ``argv`` asks for, make inputs that it does not name, and run it through
     Hydra."""
     from vtcli.config import compose
-    from vtcli.runbook import missing
+    from vtcli.runbook import missing, room
     from vtcli.runs import slurm
 
     slurm.adopt_ranks()
+    argv, why = room.with_scale(stage, argv)
     plan = compose.plan(stage, argv)
-    if plan.note and _first_rank():
-        say(plan.note)
+    for note in filter(None, (why, plan.note)):
+        if _first_rank():
+            say(note)
     if not plan.only_prints:
         missing.require_recipe(plan)
         missing.require_effect(plan, argv)
         argv = [*argv, *_inputs(plan, argv)]
         plan = compose.plan(stage, argv)
-        _check(plan)
+        _check(plan, argv)
         if not plan.multirun and stage in IN_RANKS and _launched(stage, next(compose.jobs(plan)).values, argv):
             return
     for line in compose.run(plan, work):
@@ -144,10 +147,11 @@ def _inputs(plan: CommandPlan, argv: list[str]) -> list[str]:
     missing.require_named(request)
     inputs = missing.resolve(request)
     missing.require_wanted(request, inputs)
-    _check(compose.plan(plan.stage, [*argv, *filled(inputs.found, {})]))
+    whole = [*argv, *filled(inputs.found, {})]
+    _check(compose.plan(plan.stage, whole), whole)
     for each in inputs.steps:
         if not each.shipped:
-            _check(compose.plan(each.step.verb, each.step.argv({})))
+            _check(compose.plan(each.step.verb, each.step.argv({})), each.step.argv({}))
     if _first_rank():
         for note in inputs.notes:
             say(note)
@@ -173,7 +177,7 @@ def _make(request: CommandRequest, inputs: Inputs) -> dict[str, str]:
     return runner.here([each.step for each in inputs.steps])
 
 
-def _check(plan: CommandPlan) -> None:
+def _check(plan: CommandPlan, argv: Sequence[str]) -> None:
     """Check every job of a plan, so that a mistake ends the command before anything is made."""
     from vtcli.config import compose
     from vtcli.runbook.room import require_room
@@ -183,8 +187,8 @@ def _check(plan: CommandPlan) -> None:
         require_machine(job)
         compose.build(stage_parts(plan.stage)[0], job)
         compose.located(job, partial(RunSettings.of, job.values, plan.stage))
-        if plan.stage in IN_RANKS:
-            require_room(plan.stage, job.values)
+        if plan.stage in ON_ACCELERATOR:
+            require_room(plan.stage, job.values, argv)
 
 
 def work(values: dict[str, Any]) -> str:

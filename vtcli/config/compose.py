@@ -392,12 +392,12 @@ def lost(recipe: str, variant: str, scale: str, own: Path | None = None) -> list
 
 
 def scales() -> dict[str, machine.Needs]:
-    """Requirements of each scale on the machine, from the ``needs`` section of its file."""
+    """Requirements of each scale on the machine, from the ``needs`` section of its file; the smallest first."""
     found: dict[str, machine.Needs] = {}
-    for name in options(LAST_GROUP):
+    for name in ("tiny", "small", "gpu", "node", "paper"):
         values = yaml.safe_load((folder() / LAST_GROUP / f"{name}.yaml").read_text())
         found[name] = stage(machine.Needs, {"needs": values.get("needs") or {}}, "needs")
-    return dict(sorted(found.items(), key=lambda item: (item[1].gpus, item[1].gpu_memory_gib)))
+    return found
 
 
 def flat(values: Any, where: str = "") -> dict[str, Any]:

@@ -27,8 +27,7 @@ class CudaDevice:
 class Needs:
     """The needs of a scale on each machine; the ``needs`` section of ``conf/scale/<scale>.yaml``."""
 
-    gpus: int = 0
-    gpu_memory_gib: float = 0.0  # of every device
+    gpus: int = 0  # whether their memory is enough, `vtcli plan` decides
     packages: tuple[str, ...] = ()  # importable modules
 
 
@@ -92,17 +91,24 @@ def memory_gib(root: Path = Path("/")) -> float:
     return total
 
 
+def possible_scales() -> list[str]:
+    """The scales that this machine has enough GPUs for, the largest first."""
+    found = len(gpus())
+    return ["tiny"] if not found else ["node", "gpu", "small"] if found >= 8 else ["gpu", "small"]
+
+
 def choose_scale() -> tuple[str, str]:
-    """The meaning of ``scale=auto`` here, and a sentence that states it."""
-    devices = gpus()
+    """The meaning of ``scale=auto`` here by the number of GPUs alone, and a sentence that states it."""
+    devices, chosen = gpus(), possible_scales()[0]
     if not devices:
-        return (
-            "tiny",
-            "scale=auto: no accelerator found, so scale=tiny (a miniature model; scale=gpu|node|paper are larger)",
-        )
-    chosen = "node" if len(devices) >= 8 else "gpu"
-    names = ", ".join(sorted({d.name for d in devices}))
-    return chosen, f"scale=auto: {len(devices)} × {names} found, so scale={chosen}"
+        larger = "scale=small|gpu|node|paper are larger"
+        return chosen, f"scale=auto: no accelerator found, so scale=tiny (a miniature model; {larger})"
+    return chosen, f"scale=auto: {devices_here()} found, so scale={chosen}"
+
+
+def devices_here() -> str:
+    """The GPUs in words: ``2 × NVIDIA L40S``."""
+    return f"{len(gpus())} × {', '.join(sorted({d.name for d in gpus()}))}"
 
 
 def require(
@@ -134,15 +140,10 @@ def require(
 
 def lacking(needs: Needs, unused: Collection[str] = ()) -> list[str]:
     """The unmet needs, a line each; without packages that are ``unused``."""
-    devices, here, missing = gpus(), gpus_of_machine(), list[str]()
-    wanted = f"{needs.gpus} CUDA device{'s' if needs.gpus > 1 else ''} of {needs.gpu_memory_gib:g} GiB memory or more"
-    if needs.gpus and not devices:
-        missing.append(f"no CUDA device found; it needs {wanted} on each machine")
-    elif needs.gpus > here:
-        missing.append(f"{here} CUDA device(s) found; it needs {wanted} on each machine")
-    small = [d for d in devices if d.memory_gib < needs.gpu_memory_gib]
-    if needs.gpus and small:
-        missing.append(f"{small[0].name} has {small[0].memory_gib:g} GiB memory; it needs {wanted}")
+    here, missing = gpus_of_machine(), list[str]()
+    if needs.gpus > here:
+        wanted = f"{needs.gpus} CUDA device{'s' if needs.gpus > 1 else ''}"
+        missing.append(f"{here or 'no'} CUDA device(s) found; it needs {wanted} on each machine")
     missing += [_package_advice(p) for p in needs.packages if p not in unused and not installed(p)]
     return missing
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import StepFill
-from vtcli.config import compose
+from vtcli.config import compose, machine
 from vtcli.config.binding import convert
 from vtcli.config.bounds import within
 from vtcli.engines.phases import refuse_sleep_ahead
@@ -23,7 +23,7 @@ from vtcli.plan.architecture import KINDS, KNOWN, Architecture, from_folder, fro
 from vtcli.plan.constants import ON_ANY_DEVICE, Constants
 from vtcli.plan.estimate import Plan
 from vtcli.plan.fit import advised, estimate
-from vtcli.plan.hardware import Gpu, parse_cluster
+from vtcli.plan.hardware import Cluster, Gpu, like, of_device, parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload
 from vtcli.rollout.loop import Limits
 from vtcli.store.artifacts import ArtifactStore
@@ -45,7 +45,7 @@ class Calibration:
 
 
 def run(argv: Sequence[str], constants: Path | None = None) -> Plan:
-    """The plan of ``vtcli rl`` with these arguments and ``cluster=``; ``scale`` is paper unless given.
+    """The plan of ``vtcli rl`` with these arguments, on ``cluster=`` or this machine; ``scale`` is paper unless given.
 
     Raises:
         ConfigError: keys, a cluster, a model or a layout that cannot be.
@@ -60,11 +60,17 @@ def run(argv: Sequence[str], constants: Path | None = None) -> Plan:
 
 def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> Plan:
     """The plan of a composed configuration, with the constants of the file ``measured`` where it is there."""
-    section = values["plan"]
-    if section["cluster"] == compose.MISSING:
-        raise ConfigError("vtcli plan needs a cluster: cluster=NODESxGPUSxKIND, say cluster=4x8xH200.")
+    section, here = values["plan"], this_machine()
     found = read_measured(measured) if given or measured.is_file() else None
-    cluster = parse_cluster(str(section["cluster"]), {"CPU": found.gpu} if found and found.gpu else {})
+    if section["cluster"] != compose.MISSING:
+        cluster = parse_cluster(str(section["cluster"]), {"CPU": found.gpu} if found and found.gpu else {})
+    elif here is not None:
+        cluster = here
+    else:
+        raise ConfigError(
+            "vtcli plan needs a cluster: cluster=NODESxGPUSxKIND, say cluster=4x8xH200, or cluster=1x1x20GB for a card "
+            "of 20 GB that it does not know. Without one it takes this machine's GPUs, and there are none."
+        )
     host = section["host_gib"]
     if host is not None:
         host = convert(host, float, "plan.host_gib")
@@ -77,6 +83,17 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
     work, asked = workload(values), layout(values, cluster.per_node)
     require_possible(work, asked)
     return estimate(architecture(values), work, asked, cluster, constants)
+
+
+def this_machine() -> Cluster | None:
+    """The GPUs of this machine, each as large as the smallest; None where there are none."""
+    devices = machine.gpus()
+    if not devices:
+        return None
+    smallest = min(devices, key=lambda device: device.memory_gib)
+    size = smallest.memory_gib
+    gpu = of_device(smallest.name, size) or like(size, f"{size:g}GB")
+    return Cluster(1, machine.gpus_of_machine(), replace(gpu, memory=size), machine.memory_gib())
 
 
 def require_possible(work: Workload, asked: Layout) -> None:

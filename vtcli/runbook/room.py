@@ -5,24 +5,30 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vtcli.algo.optim import Backend, Optim
-from vtcli.config import machine
+from vtcli.config import compose, machine
 from vtcli.config.binding import convert
+from vtcli.engines.policies import Engine
 from vtcli.errors import ConfigError, InputError
 from vtcli.plan.architecture import Architecture
 from vtcli.plan.constants import Constants
 from vtcli.plan.estimate import evaluate
 from vtcli.plan.fit import advised
-from vtcli.plan.hardware import GPUS, Cluster, of_device
+from vtcli.plan.hardware import Cluster
 from vtcli.plan.job import Layout, Lengths, Workload, shape
-from vtcli.plan.memory import GIB, Memory, memory
+from vtcli.plan.memory import GIB, Memory, cache_row, memory
+from vtcli.rollout.loop import Limits
 from vtcli.runbook import cost
+from vtcli.runbook.verbs import IN_RANKS, ON_ACCELERATOR
 from vtcli.runs.launch import Launch, launched
 from vtcli.store.images import ImageLimits
+
+SMALL_MODELS = ("qwen2_5_vl_7b", "qwen2_5_vl_3b", "Qwen/Qwen3-VL-2B-Instruct")
+"""Proposed where a larger model does not fit."""
 
 
 def ranks_to_start(stage: str, values: Mapping[str, Any]) -> int:
@@ -47,45 +53,131 @@ def ranks_to_start(stage: str, values: Mapping[str, Any]) -> int:
     return max(1, there - serving)
 
 
-def require_room(stage: str, values: Mapping[str, Any]) -> None:
-    """Does nothing without a GPU, for a model of unknown sizes, and with ``plan.refuse=false``.
+@dataclass(frozen=True)
+class Refusal:
+    """A run that does not fit: what it lacks, and the overrides that help (None: no layout of this model)."""
+
+    lacks: str
+    helps: tuple[str, ...] | None
+    advice: str = "lower the limits, or use more GPUs"  # where nothing helps by itself
+
+
+def require_room(stage: str, values: Mapping[str, Any], argv: Sequence[str] = ()) -> None:
+    """Does nothing without a GPU, for a model of unknown sizes, and with ``plan.refuse=false``. ``argv`` is what the
+    user typed, for which another scale is proposed where no layout helps.
 
     Raises:
-        ConfigError: the run does not fit; says by how much in which phase, and which keys help.
+        ConfigError: the run does not fit; says by how much in which phase, and what to type.
     """
-    devices = machine.gpus()
-    if not devices or not values["plan"]["refuse"]:
+    found = refusal(stage, values)
+    if found is None:
         return
+    layout = found.helps or ()
+    shorter = any("limits.max_tokens=" in word for word in layout)  # a scale that keeps them is better
+    words = (fitting(stage, argv) if shorter or not layout else []) or layout
+    helps = f"It would fit with: {' '.join(words)}." if words else f"No layout of it fits there: {found.advice}."
+    fit = " `vtcli plan --fit` with the same arguments says what each layout costs;" if stage == "rl" else ""
+    raise ConfigError(f"{found.lacks}. {helps}{fit} plan.refuse=false starts in spite of it")
+
+
+def refusal(stage: str, values: Mapping[str, Any]) -> Refusal | None:
+    """Why this machine cannot hold a run; None where it can, and for a model of unknown sizes."""
+    here = cost.this_machine()
+    if here is None or not values["plan"]["refuse"]:
+        return None
     try:
         arch = cost.architecture({**values, "plan": {**values["plan"], "model": values[stage]["model"]}})
     except (ConfigError, InputError):
-        return
-    smallest = min(devices, key=lambda device: device.memory_gib)
+        return None
+    here = replace(here, gpu=replace(here.gpu, kind=min(machine.gpus(), key=lambda d: d.memory_gib).name))
+    if stage not in IN_RANKS:
+        return _refused_engine(stage, values, arch, here)
     ranks = int(os.environ.get("WORLD_SIZE") or ranks_to_start(stage, values))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    likeness = of_device(smallest.name) or GPUS["H100"]
-    gpu = replace(likeness, kind=smallest.name, memory=smallest.memory_gib)
-    cluster = Cluster(math.ceil(ranks / local), local, gpu, machine.memory_gib())
-    if stage == "rl":
-        layout = cost.layout(values, machine.gpus_of_machine(), local)
-        _require_rl(values, arch, layout, replace(cluster, per_node=local + layout.serving))
-    else:
-        _require_sft(values, arch, cluster)
+    cluster = replace(here, nodes=math.ceil(ranks / local), per_node=local)
+    if stage == "sft":
+        return _refused_sft(values, arch, cluster)
+    layout = cost.layout(values, machine.gpus_of_machine(), local)
+    return _refused_rl(values, arch, layout, replace(cluster, per_node=local + layout.serving))
 
 
-def _require_rl(values: Mapping[str, Any], arch: Architecture, layout: Layout, cluster: Cluster) -> None:
+def with_scale(stage: str, argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """The words of a command with the scale that ``scale=auto`` means here, the largest that fits, and a sentence that
+    says why; unchanged where a scale is given, where there is no GPU, and for a sweep."""
+    words = [word for word in argv if word.lstrip("+") != "scale=auto"]
+    given = any(word.lstrip("+").startswith("scale=") for word in words)
+    if given or not machine.gpus() or stage not in ON_ACCELERATOR or {"--multirun", "-m"} & set(words):
+        return list(argv), None
+    too_large, chosen = list[str](), machine.possible_scales()[-1]
+    for scale in machine.possible_scales():
+        try:
+            found = refusal(stage, compose.load(stage, [*words, f"scale={scale}"]).values)
+        except ConfigError:  # said where the command is checked
+            found = None
+        if found is None:
+            chosen = scale
+            break
+        too_large.append(f"scale={scale} does not fit: {found.lacks}")
+    note = [f"scale=auto: {machine.devices_here()} found, so scale={chosen}", *too_large]
+    return [*words, f"scale={chosen}"], "\n  ".join(note)
+
+
+def fitting(stage: str, argv: Sequence[str]) -> list[str]:
+    """The largest scale that fits this machine for a training command, with a smaller model if need be; empty where
+    none does."""
+    if stage not in IN_RANKS or not argv:
+        return []
+    for model in ([], *([f"model={name}"] for name in SMALL_MODELS)):
+        kept = [word for word in argv if not word.startswith("model=")] if model else argv
+        words = [word for word in kept if not word.lstrip("+").startswith("scale=")]
+        for scale in machine.possible_scales():
+            try:
+                values = compose.load(stage, [*words, *model, f"scale={scale}"]).values
+                if refusal(stage, values) is None:
+                    return [f"scale={scale}", *model]
+            except ConfigError:  # a sweep, or a model that this recipe cannot have
+                continue
+    return []
+
+
+def _refused_rl(values: Mapping[str, Any], arch: Architecture, layout: Layout, cluster: Cluster) -> Refusal | None:
     plan = evaluate(arch, cost.workload(values), layout, cluster, Constants())
-    m = plan.memory
-    if m.fits:
-        return
+    if plan.memory.fits:
+        return None
     found = advised(plan).advice
-    helps = (
-        f"It would fit with: {' '.join(found)}." if found else "No layout of this model fits there: a smaller model."
-    )
-    raise ConfigError(
-        f"{_what(arch, cluster)} {what_lacks(m)}. {helps} "
-        "`vtcli plan --fit` with the same arguments and cluster= says what each layout costs; plan.refuse=false starts "
-        "in spite of it"
+    other_machines = found is not None and any(word.startswith("cluster=") for word in found)
+    return Refusal(f"{_what(arch, cluster)} {what_lacks(plan.memory)}", None if other_machines else found)
+
+
+def _refused_engine(stage: str, values: Mapping[str, Any], arch: Architecture, here: Cluster) -> Refusal | None:
+    """A stage that only generates: the engine's weights, and the keys and values of the longest row."""
+    engine, constants = convert(values["engine"], Engine, "engine"), Constants()
+    own = values[stage]
+    if own.get("policy", "model") != "model" or (engine.name == "vllm_server" and engine.urls):
+        return None
+    limits = convert(own["agent"]["limits"], Limits, f"{stage}.agent.limits")
+
+    def needed(share: float, parallel: int) -> tuple[float, float]:
+        layout = Layout(dtype=own["agent"]["dtype"], tensor_parallel=parallel)
+        size = layout.bytes * arch.parameters / parallel + constants.engine_gib * GIB
+        size += cache_row(arch, layout) * limits.max_tokens
+        return size, share * here.gpu.memory * GIB
+
+    share = constants.usable_memory if engine.name == "hf" else engine.gpu_memory
+    size, usable = needed(share, engine.tensor_parallel)
+    if size <= usable:
+        return None
+    helps = None
+    for parallel in (engine.tensor_parallel, 2, 4, 8) if engine.name != "hf" else ():
+        size_then, usable_then = needed(0.9, parallel)
+        possible = engine.tensor_parallel <= parallel <= here.per_node and arch.text.heads % parallel == 0
+        if possible and size_then <= usable_then:
+            more = [f"engine.tensor_parallel={parallel}"] if parallel != engine.tensor_parallel else []
+            helps = ("engine.gpu_memory=0.9", *more)
+            break
+    lacks = f"needs {size / GIB:.1f} GiB on a GPU for the engine, of {usable / GIB:.1f} that it may have"
+    return Refusal(
+        f"{_what(arch, replace(here, per_node=1))} {lacks}", helps, "give a smaller model, or use a larger GPU"
     )
 
 
@@ -99,7 +191,7 @@ def what_lacks(m: Memory) -> str:
     return f"needs GiB on each GPU: {needed}, of {m.usable / GIB:.1f} usable{cache}"
 
 
-def _require_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster) -> None:
+def _refused_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster) -> Refusal | None:
     backend = convert(values["sft"]["backend"], Backend, "sft.backend")
     images = convert(values["images"], ImageLimits, "images")
     lengths = convert(values["plan"]["lengths"], Lengths, "plan.lengths")
@@ -120,19 +212,16 @@ def _require_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster
     try:
         m = planned(backend, beside)
     except ConfigError:  # micro-batches smaller than the mean row of plan.lengths, which SFT need not have
-        return
+        return None
     if fits(m):
-        return
+        return None
     size = m.learning - m.asleep
     needed = f"needs {size / GIB:.1f} GiB on each GPU to learn, of {m.usable / GIB:.1f} usable"
     copies = {True: [], False: ["sft.checkpoint_beside=false"]} if beside else {False: list[str]()}
     tries = ((keys + more, planned(other, copy)) for copy, more in copies.items() for keys, other in _frugal(backend))
     found = next((keys for keys, other in tries if fits(other)), None)
-    helps = f"It would fit with: {' '.join(found)}" if found else "Lower sft.backend.batch_tokens or use more GPUs"
-    raise ConfigError(
-        f"{_what(arch, cluster)} {needed if size > m.usable else _host(m)}. "
-        f"{helps}; plan.refuse=false starts in spite of it"
-    )
+    lacks = f"{_what(arch, cluster)} {needed if size > m.usable else _host(m)}"
+    return Refusal(lacks, None if found is None else tuple(found), "lower sft.backend.batch_tokens, or use more GPUs")
 
 
 def _host(m: Memory) -> str:

@@ -264,11 +264,10 @@ def taught(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def here() -> str:
     """The GPUs of this machine as ``cluster=`` has them, else one machine of eight H100."""
-    from vtcli.plan.hardware import of_device
+    from vtcli.runbook.cost import this_machine
 
-    devices = machine.gpus()
-    known = of_device(devices[0].name) if devices else None
-    return f"1x{len(devices)}x{known.kind}" if known else "1x8xH100"
+    found = this_machine()
+    return "1x8xH100" if found is None else str(found)
 
 
 def _hub(model: str) -> CheckResult:
