@@ -120,8 +120,8 @@ tiny-base: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/tiny_base.sh
 
 # Of a runbook: SEEDS="0 1 2", MORE="key=value …", TO=FOLDER; DRY=1 only checks, SLURM=1 submits jobs, TABLE=1 prints what is there.
-RUN_OPTIONS = $(if $(SEEDS),seed='$(SEEDS)') $(MORE) $(if $(TO),--to '$(TO)') $(if $(CONFIG_DIR),--config-dir '$(CONFIG_DIR)') \
-	$(if $(DRY),--dry) $(if $(SLURM),--slurm) $(if $(TABLE),--table)
+RUN_OPTIONS = $(if $(SEEDS),seed='$(SEEDS)') $(if $(TO),--to '$(TO)') $(if $(CONFIG_DIR),--config-dir '$(CONFIG_DIR)') \
+	$(if $(CLUSTER),--cluster '$(CLUSTER)') $(if $(MORE),--more '$(MORE)') $(if $(DRY),--dry) $(if $(SLURM),--slurm) $(if $(TABLE),--table)
 
 # FROM=scratch trains the base model, too. SEED=1 is another seed, FULL=1 the sizes of docs/results.md. A rank a core: the model is too
 # small for a second thread to pay.
@@ -130,10 +130,10 @@ quickstart: setup
 	$(BIN)/vtcli run quickstart$(if $(FROM),_$(FROM)) $(if $(SEED),seed=$(SEED)) $(if $(FULL),size=full) $(RUN_OPTIONS)
 
 # A paper from data to its table, checked first; docs/reproduce.md has the variables. DRY=1 only checks; SLURM=1 submits jobs.
-REPRODUCE_OPTIONS = $(foreach option,scale model data demos judge judge_model seeds benchmarks config_dir name cluster more,\
-	$(if $($(shell echo $(option) | tr a-z A-Z)),--$(subst _,-,$(option)) '$($(shell echo $(option) | tr a-z A-Z))'))
+REPRODUCE_WORDS = $(foreach option,scale model data demos judge judge_model benchmarks name,\
+	$(if $($(shell echo $(option) | tr a-z A-Z)),$(option)='$($(shell echo $(option) | tr a-z A-Z))'))
 reproduce-%: setup
-	$(BIN)/vtcli reproduce $* $(REPRODUCE_OPTIONS) $(if $(DRY),--dry) $(if $(SLURM),--slurm) $(if $(TABLE),--table)
+	$(BIN)/vtcli run reproduce recipe=$* $(REPRODUCE_WORDS) $(RUN_OPTIONS)
 
 # A paper's claim in miniature, with what it is compared with; toolsrl, codev, codevision, codedance, pyvision_image, pyvision_video.
 # Or under which conditions a claim holds. Hours, and it goes on where it stopped.

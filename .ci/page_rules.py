@@ -14,7 +14,7 @@ from compositions import COMPOSITIONS
 from vtcli.errors import ConfigError, InputError
 
 STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve", "plan")
-COMMANDS = {*STAGES, "artifacts", "benchmarks", "config", "sandbox", "doctor", "view", "reproduce", "run"}
+COMMANDS = {*STAGES, "artifacts", "benchmarks", "config", "sandbox", "doctor", "view", "run"}
 LINE = 120
 WIDE_TABLES = {
     f"docs/{page}.md" for page in ("reliability", "decisions/store", "families", "filter", "sandbox", "serve")
@@ -165,7 +165,7 @@ def figures_of_the_plan(tree: Tree) -> Iterator[Violation]:
 
 def reproduction_pages(tree: Tree) -> Iterator[Violation]:
     """Every ``make reproduce-RECIPE`` of the docs has a recipe and variables that exist, and each paper has one."""
-    from vtcli.cli.reproduction.graph import PAPERS, Reproduction
+    from vtcli.runbook.papers import PAPERS, Reproduction
 
     page = tree.root / "docs" / "reproduce.md"
     if not page.exists():

@@ -256,8 +256,8 @@ def components(tree: Tree) -> Iterator[Violation]:
 
 def benchmarks(tree: Tree) -> Iterator[Violation]:
     """The section "Reproduce" of a paper's page names its benchmarks."""
-    from vtcli.cli.reproduction.graph import PAPERS as REPRODUCED
-    from vtcli.cli.reproduction.graph import Reproduction
+    from vtcli.runbook.papers import PAPERS as REPRODUCED
+    from vtcli.runbook.papers import Reproduction
 
     for recipe in REPRODUCED:
         page = tree.root / "docs" / "papers" / f"{recipe.partition('_')[0]}.md"

@@ -188,7 +188,7 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
         ("map_codev", "framed=often", r"framed=often: expected numbers, such as those of"),
         ("map_codev", "arm=tapo,other", r"arm=tapo,other: other is not known; expected accuracy, tapo"),
         ("map_codev", "seed=²", r"seed=²: expected numbers, such as seed=0,1,2"),
-        ("map_codev", "seed=0,00", r"seed=0,00: values: 0 is there twice"),
+        ("map_codev", "seed=0,00", r"seed=0,00: 0 is there twice"),
         ("claim_codev", "filter.rollouts.k=2", r"filter\.rollouts\.k=2: none of the commands takes it"),
     ],
 )

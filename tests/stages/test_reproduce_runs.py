@@ -1,4 +1,4 @@
-"""`vtcli reproduce` from nothing to its table, at the smallest size, with real engines and rewards."""
+"""The runbook `reproduce` from nothing to its table, at the smallest size, with real engines and rewards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_toolsrl_goes_from_nothing_to_its_table_and_is_not_made_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     more = " ".join([*SIZES, *TRAINED, f"'synth.demos={{validation:0.2,rows:{{{DEMOS}}}}}'"])
-    code, printed = command(["reproduce", "toolsrl", "--more", more])
+    code, printed = command(["run", "reproduce", "recipe=toolsrl", "--more", more])
     assert code == 0
     assert "step 7 of 7: vtcli eval +recipe=toolsrl" in capfd.readouterr().err
     assert "| figure | the paper prints | before | seed 0 | mean |" in printed
@@ -44,7 +44,7 @@ def test_toolsrl_goes_from_nothing_to_its_table_and_is_not_made_again(
     lineage = store.lineage("toolsrl-tiny-report-s0:v1").text()
     assert all(f"toolsrl-tiny-{name}:v1" in lineage for name in names)
     # The same command finds everything; a seed more trains its own model and takes the data that are there.
-    code, printed = command(["reproduce", "toolsrl", "--seeds", "0 1", "--more", more])
+    code, printed = command(["run", "reproduce", "recipe=toolsrl", "seed=0,1", "--more", more])
     assert code == 0
     assert "| figure | the paper prints | before | seed 0 | seed 1 | mean |" in printed
     assert {artifact.version for artifact in store.ls()} == {1}
@@ -66,7 +66,7 @@ def test_codev_asks_a_judge_and_stands_beside_the_printed_numbers(
     more = ["tracker=none", "synth.workers=1", "synth.sheet=1", *samples, *trained]
     more += [f"'synth.demos.rows={{{shown}}}'"]
     with judge_server.JudgeServer(judge_server.honest) as judge:
-        words = ["reproduce", "codev", "--judge", judge.url, "--judge-model", "J", "--benchmarks", "copies"]
+        words = ["run", "reproduce", "recipe=codev", f"judge={judge.url}", "judge_model=J", "benchmarks=copies"]
         words += ["--more", " ".join(more)]
         code, printed = command(words)
         told = capfd.readouterr().err

@@ -242,7 +242,7 @@ def test_a_paper_is_reproduced_by_jobs_that_wait_for_each_other(env: dict[str, s
     more += ["rl.steps_per_phase=1", "rl.allow_no_update=true", "agent.limits.max_turn_tokens=24", *EVAL]
     more += ["rl.max_banned_mass=1"]  # its model has hardly been taught
     more += [f"'synth.demos={{validation:0.2,rows:{{{rows}}}}}'"]
-    line = [sys.executable, "-m", "vtcli", "reproduce", "toolsrl", "--name", "p", "--more", " ".join(more)]
+    line = [sys.executable, "-m", "vtcli", "run", "reproduce", "recipe=toolsrl", "name=p", "--more", " ".join(more)]
     own = env | {"SFT_SBATCH": "--ntasks-per-node=1", "RL_SBATCH": "--ntasks-per-node=1"}
     done = subprocess.run(
         [*line, "--slurm"], env=own, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False

@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from vtcli import __version__
-from vtcli.cli import artifacts, benchmarks, config, doctor, plan, reproduce, run, sandbox, stages, view
+from vtcli.cli import artifacts, benchmarks, config, doctor, plan, run, sandbox, stages, view
 from vtcli.cli.console import say
 from vtcli.errors import VtcliError
 from vtcli.foreign import print_line, visible
@@ -44,7 +44,6 @@ app.add_typer(config.app, name="config")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(doctor.app)
 app.add_typer(plan.app)
-app.add_typer(reproduce.app)
 app.add_typer(run.app)
 app.add_typer(view.app)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from vtcli.foreign import print_line
 
 if TYPE_CHECKING:
     from vtcli.runbook.book import Expansion, Runbook
+    from vtcli.runbook.papers import Reproduction
+    from vtcli.runbook.step import Step
 
 app = typer.Typer()
 
@@ -30,6 +33,7 @@ def run(
     to: Annotated[Path | None, typer.Option(help="Where table and figure go. Default: the artifacts.")] = None,
     config_dir: Annotated[Path | None, typer.Option(help="A folder of your own, laid out as conf/.")] = None,
     cluster: Annotated[str | None, typer.Option(help="For the bill of --dry: NODESxGPUSxKIND.")] = None,
+    more: Annotated[str, typer.Option(help="Further words in one text, split as a shell does.")] = "",
 ) -> None:
     """Run a list of commands (conf/runbook) and compare what they measured, over seeds.
 
@@ -37,7 +41,8 @@ def run(
     key=value for all steps. The same command goes on where it stopped.
     """
     from vtcli.config import compose
-    from vtcli.runbook import book, checking, runner
+    from vtcli.config.commandline import split
+    from vtcli.runbook import book, papers, runner
 
     own = compose.own_folder(config_dir)
     if not name:
@@ -45,67 +50,101 @@ def run(
             print_line(f"{each:<24}{book.load(each, own).title}", sys.stdout)
         return
     name = name if name in book.names(own) else name.replace("-", "_")
-    chosen, request = book.choose(name, book.load(name, own), ctx.args)
-    flags = ("--config-dir", str(own)) if own else ()
-    found = book.expand(name, chosen, request, flags)
+    loaded, words = book.load(name, own), [*ctx.args, *split("--more", more)]
+    if loaded.reproduces:
+        asked = papers.read(words, own, name)
+        found = book.Expansion(papers.steps(asked))
+        check, finish = partial(_check_paper, asked, found.steps, cluster, slurm), partial(_print_table, asked)
+    else:
+        chosen, request = book.choose(name, loaded, words)
+        found = book.expand(name, chosen, request, ("--config-dir", str(own)) if own else ())
+        check = partial(_check, chosen, found, dry, cluster)
+        finish = partial(_compare, name, chosen, found, to)
     home = runner.home(found.steps)
     if table:
         for line in runner.differing(found.steps, home):
             say(line)
-        _compare(name, chosen, found, runner.latest(found.steps), to or home)
-        return
-    if list_all:
-        _list(found, home)
-        return
-    checking.require_right(found.steps)
-    checking.require_judges(found.steps)
-    checking.require_measured(chosen, found)
-    if dry:
-        _bill(found, home, cluster)
-    elif slurm:
-        jobs = runner.as_jobs(found.steps)
-        say(f"stop: scancel {' '.join(jobs)}; when they have ended, the same with --table prints the table")
+        finish(home, runner.latest(found.steps))
+    elif list_all:
+        _list(found.steps, home)
     else:
-        made = runner.here(found.steps)
-        _compare(name, chosen, found, made, to or home)
+        check(home)
+        if slurm and not dry:
+            jobs = runner.as_jobs(found.steps)
+            say(f"stop: scancel {' '.join(jobs)}; when they have ended, the same with --table prints the table")
+        elif not dry:
+            finish(home, runner.here(found.steps))
 
 
-def _list(found: Expansion, home: Path) -> None:
+def _list(steps: Sequence[Step], home: Path) -> None:
     """Prints each command, and the artifact of its name where there is one."""
     from vtcli.store.artifacts import ArtifactStore
 
     store = ArtifactStore(home)
-    for step in found.steps:
+    for step in steps:
         there = " ".join(artifact.ref for artifact in store.newest(step.makes))
         print_line(f"{step.line({})}    # {there or 'not there'}", sys.stdout)
 
 
-def _bill(found: Expansion, home: Path, cluster: str | None) -> None:
-    from vtcli.runbook import bill
+def _check(chosen: Runbook, found: Expansion, dry: bool, cluster: str | None, home: Path) -> None:
+    """Raises ``ConfigError`` for a wrong command or measure, and prints the bill of a dry run."""
+    from vtcli.runbook import bill, checking
 
-    for line in bill.lines(bill.bill(found.steps, home, bill.planned(found.steps, cluster))):
+    checking.require_right(found.steps)
+    checking.require_judges(found.steps)
+    checking.require_measured(chosen, found)
+    for line in bill.lines(bill.bill(found.steps, home, bill.planned(found.steps, cluster))) if dry else ():
         print_line(line, sys.stdout)
 
 
-def _compare(name: str, chosen: Runbook, found: Expansion, made: Mapping[str, str], to: Path) -> None:
+def _compare(
+    name: str, chosen: Runbook, found: Expansion, to: Path | None, home: Path, made: Mapping[str, str]
+) -> None:
     """Prints the table of a runbook with measures, keeps it with its figure, and prints where the last report is."""
-    from vtcli.runbook import comparison, runner
+    from vtcli.runbook import comparison
     from vtcli.store import disk
     from vtcli.store.artifacts import ArtifactStore
 
-    home = runner.home(found.steps)
     if chosen.measures:
         outcomes = comparison.outcomes(chosen, found, home, made)
-        text, path = comparison.markdown(chosen, outcomes, comparison.main_line(chosen, found)), to / f"{name}.md"
+        text = comparison.markdown(chosen, outcomes, comparison.main_line(chosen, found))
+        path = (to or home) / f"{name}.md"
         disk.write_atomic(path, text.encode())
         comparison.draw(chosen, outcomes, path.with_suffix(".png"))
         print_line(text, sys.stdout)
         say(f"table: {path}; figure: {path.with_suffix('.png')}")
-    if not found.places:
-        return
-    last = list(found.places)[-1]
-    for report in ArtifactStore(home).newest(last) if made[last].endswith("@latest") else ():
-        made = {**made, last: report.ref}
-    print_line(f"report:   {home / made[last].replace(':', '/')}/report.html", sys.stdout)
-    print_line(f"lineage:  vtcli artifacts lineage {made[last]}", sys.stdout)
-    print_line(f"runs:     mlflow ui --backend-store-uri sqlite:///{home}/mlflow.db", sys.stdout)
+    store = ArtifactStore(home)
+    there = [ref for place in found.places if store.has(place) for ref in (made[place],)]
+    for ref in there[-1:]:
+        report = store.resolve(ref, "report", verify=False)
+        print_line(f"report:   {report.path}/report.html", sys.stdout)
+        print_line(f"lineage:  vtcli artifacts lineage {report.ref}", sys.stdout)
+        print_line(f"runs:     mlflow ui --backend-store-uri sqlite:///{home}/mlflow.db", sys.stdout)
+
+
+def _check_paper(asked: Reproduction, steps: Sequence[Step], cluster: str | None, slurm: bool, home: Path) -> None:
+    """Prints the commands and every check. Ends with ``ConfigError`` where one fails."""
+    from vtcli.errors import ConfigError
+    from vtcli.runbook.dryrun import DryRun
+
+    for step in steps:
+        print_line(step.line({}), sys.stdout)
+    failed = list[str]()
+    for result in DryRun(asked, steps, cluster, slurm).results():
+        word = {True: "ok", None: "note", False: "STOP"}[result.ok]
+        say(f"{word:<5}{result.topic:<15}{result.said}")
+        failed += [result.topic] if result.ok is False else []
+    if failed:
+        raise ConfigError(f"nothing was started: {', '.join(failed)}. Each line with STOP above says what to do")
+
+
+def _print_table(asked: Reproduction, home: Path, made: Mapping[str, str]) -> None:
+    """Prints the table beside the paper's numbers and keeps it beside the artifacts."""
+    from vtcli.runbook import printed
+    from vtcli.store import disk
+
+    text = printed.markdown(asked, printed.lines(asked, made, home))
+    path = home / f"reproduced-{asked.prefix}.md"
+    disk.write_atomic(path, text.encode())
+    print_line(text, sys.stdout)
+    say(f"table: {path}")

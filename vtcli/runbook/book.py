@@ -23,6 +23,7 @@ from vtcli.config.binding import convert
 from vtcli.errors import ConfigError
 from vtcli.runbook.step import Step
 from vtcli.runbook.verbs import STAGES
+from vtcli.runs.run import SECTIONS
 from vtcli.statistics.rows import MEASURES
 from vtcli.store.models import SHIPPED
 
@@ -33,9 +34,19 @@ ADD = "artifacts add"
 """A verb beside the stages: it copies an artifact into the home, and takes a folder and no overrides."""
 
 INPUTS = ("data", "model", "baseline", "trajectories")
-"""Last parts of the keys that name what a command reads."""
+"""Last parts of the keys of a stage's section that name what its command reads."""
 
-SAID = ("name", "seed", "eval.label", "eval.policy", "filter.shard", "synth.shard", "synth.merge", "eval.shard")
+SAID = (
+    "name",
+    "seed",
+    "eval.label",
+    "eval.policy",
+    "filter.shard",
+    "synth.shard",
+    "synth.merge",
+    "synth.preview",
+    "eval.shard",
+)
 """Keys that a runbook gives to each of its commands."""
 
 ASKED = ("filter", "rl", "eval")
@@ -121,6 +132,7 @@ class Runbook:
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # by step, verb, or all
     measures: tuple[str, ...] = ()  # of the reports: FORM.TASK.MEASURE, and causal.TASK.CONDITION of their probe
     by: str | None = None  # a property of questions as the figure's axis: difficulty, task, orientation
+    reproduces: bool = False  # a paper: ``papers`` reads its command line
 
     def __post_init__(self) -> None:
         if not self.made:
@@ -222,7 +234,7 @@ class Runbook:
 
 def _is_input(word: str) -> bool:
     key = word.partition("=")[0]
-    return "." in key and key.rpartition(".")[2] in INPUTS
+    return key.partition(".")[0] in SECTIONS and key.rpartition(".")[2] in INPUTS
 
 
 def _named(word: str) -> list[str]:
@@ -360,8 +372,7 @@ def choose(name: str, book: Runbook, argv: Sequence[str]) -> tuple[Runbook, Runb
         else:
             words.append(word)
     for word in (*words, *itertools.chain(*alone.values())):
-        key = word.lstrip("+~").partition("=")[0]
-        if key in SAID or _is_input(word) or key == "recipe":
+        if given_by_runbook(word):
             raise ConfigError(
                 f"{word}: the runbook {name} gives this to each command itself; leave it out (STEP=ARTIFACT names what "
                 "is there in place of a step)"
@@ -370,11 +381,20 @@ def choose(name: str, book: Runbook, argv: Sequence[str]) -> tuple[Runbook, Runb
     return book, RunbookWords(tuple(words), alone, results)
 
 
+def given_by_runbook(word: str) -> bool:
+    """True for a word that a runbook gives to each of its commands."""
+    key = word.lstrip("+~").partition("=")[0]
+    return key in SAID or key == "recipe" or _is_input(word)
+
+
+def taken_by(verb: str, word: str) -> bool:
+    """True where the commands of a verb take a word of this section."""
+    return verb in KNOWN_BY.get(word.lstrip("+~").partition("=")[0].partition(".")[0], (verb,))
+
+
 def _with_values(book: Runbook, name: str, value: str) -> Runbook:
     axis = book.axes[name]
-    texts = value.replace(",", " ").split()
-    if name == SEED and not all(re.fullmatch("[0-9]+", text) for text in texts):
-        raise ConfigError(f"seed={value}: expected numbers, such as seed=0,1,2")
+    texts = seeds(value) if name == SEED else value.replace(",", " ").split()
     numbers = name == SEED or not isinstance(axis.values[0], str)
     allowed = {*map(str, axis.values), *axis.cases}
     try:
@@ -389,6 +409,17 @@ def _with_values(book: Runbook, name: str, value: str) -> Runbook:
         return replace(book, axes={**book.axes, name: replace(axis, values=values, cases=kept, paper=paper)})
     except ConfigError as problem:
         raise ConfigError(f"{name}={value}: {problem}") from None
+
+
+def seeds(value: str) -> list[str]:
+    """The seeds of a word. Raises ``ConfigError`` for other texts and for a seed that is given twice."""
+    texts = value.replace(",", " ").split()
+    if not texts or not all(re.fullmatch("[0-9]+", text) for text in texts):
+        raise ConfigError(f"seed={value}: expected numbers, such as seed=0,1,2")
+    numbers = [int(text) for text in texts]
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+        raise ConfigError(f"seed={value}: {', '.join(map(str, twice))} is there twice. Name each seed once")
+    return texts
 
 
 def _number(text: str) -> int | float:
@@ -436,6 +467,11 @@ def expand(name: str, book: Runbook, request: RunbookWords | None = None, flags:
     for values in itertools.product(*(book.axes[axis].values for axis in axes)):
         for step in results:
             work.add(step, dict(zip(axes, values, strict=True)))
+    verbs = {step.verb for step in work.found.steps}
+    if idle := [who for who, words in work.request.alone.items() if words and who not in (*book.made, *verbs)]:
+        raise ConfigError(
+            f"{', '.join(idle)}: there is no such step; expected {', '.join((*book.made, *sorted(verbs)))}"
+        )
     used = {word for step in work.found.steps for word in step.arguments}
     if unknown := [word for word in work.request.words if word not in used]:
         stages = ", ".join(sorted({step.verb for step in work.found.steps}))
@@ -512,8 +548,9 @@ class _Work:
         return [self._filled(word, place) for word in words]
 
     def _filled(self, word: str, place: Mapping[str, AxisValue]) -> str:
-        shared = {"recipe": self.book.recipe, "teach": self.book.teach, "shipped": SHIPPED, "name": self.name}
-        for key, value in (*place.items(), *shared.items()):
+        shared = {"prefix": self.book.prefix, "recipe": self.book.recipe, "teach": self.book.teach}
+        shared |= {"shipped": str(SHIPPED), "name": self.name}
+        for key, value in (*shared.items(), *place.items()):
             word = word.replace(f"{{{key}}}", str(value))
         return word
 
@@ -551,4 +588,4 @@ class _Work:
             return recipe == self.book.recipe
         if key.startswith("synth.demos"):
             return any(word == f"sft.data={step}" for entry in self.book.made.values() for word in entry.words)
-        return verb in KNOWN_BY.get(key.partition(".")[0], (verb,))
+        return taken_by(verb, word)

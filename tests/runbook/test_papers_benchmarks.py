@@ -8,11 +8,11 @@ import pytest
 from benchmark_copies import tsv, vstar_rows
 
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
 from vtcli.runbook import checking
+from vtcli.runbook.papers import Reproduction, steps
 from vtcli.runbook.step import Step
 
 

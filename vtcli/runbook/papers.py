@@ -6,8 +6,9 @@ Data and filtering are done once. The seeds repeat what is trained: sft where th
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -17,6 +18,7 @@ from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
+from vtcli.runbook.book import ASKED, SEED, RunbookWords, StepEntry, expand, given_by_runbook, load, seeds, taken_by
 from vtcli.runbook.missing import TINY, is_artifact, only_makes_data, require_taught, taught_by
 from vtcli.runbook.newest import at
 from vtcli.runbook.step import Step
@@ -33,20 +35,6 @@ PAPERS: Mapping[str, str] = {
 
 MODELS: Mapping[str, str] = {"pyvision_image": "PyVision-Image", "pyvision_video": "PyVision-Video"}
 """The trained model of a recipe, where a paper has several."""
-
-ASKED = ("filter", "rl", "eval")
-"""Stages that ask a judge."""
-
-KNOWN_BY: Mapping[str, tuple[str, ...]] = {
-    "sft": ("sft",),
-    "rl": ASKED,  # filter and eval take its limits
-    "filter": ("filter",),
-    "eval": ("eval",),
-    "benchmark": ("eval",),
-    "probe": ("eval",),
-    **dict.fromkeys(("judge", "judging", "signals", "engine"), ASKED),
-}
-"""Stages whose commands take an override of a section; those of other sections go to every command."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +53,8 @@ class Reproduction:
     config_dir: Path | None = None
     name: str | None = None  # how the artifacts' names begin
     overrides: tuple[str, ...] = ()
+    alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # by step or verb
+    runbook: str = "reproduce"
 
     def __post_init__(self) -> None:
         known = [name for name in compose.options("recipe", self.config_dir) if not name.startswith("tiny_")]
@@ -78,8 +68,13 @@ class Reproduction:
             raise ConfigError(f"JUDGE_MODEL={self.judge_model} needs JUDGE=URL: the endpoint that serves it")
         if self.benchmarks and not self.benchmarks.is_dir():
             raise ConfigError(f"BENCHMARKS={self.benchmarks}: there is no such folder; expected one with their files")
-        refuse(self.overrides, (*SAID, "model", "data", "judge", "judge.url", "judge.model"), "vtcli reproduce")
-        refuse(self.overrides, INPUTS, "vtcli reproduce", " (MODEL=, DATA= and DEMOS= name inputs)")
+        own = ("model", "data", "judge", "judge.url", "judge.model", "scale", "recipe")
+        for word in (*self.overrides, *itertools.chain(*self.alone.values())):
+            if word.lstrip("+~").partition("=")[0] in own or given_by_runbook(word):
+                raise ConfigError(
+                    f"{word}: the runbook gives this to each command itself; give it no further one (MODEL=, DATA= and "
+                    "DEMOS= name inputs)"
+                )
         if len(self.variant) > 1:
             raise ConfigError(f"variant={', '.join(self.variant)}: expected one; each is a reproduction of its own")
         asked = [word for word in self.overrides if word.lstrip("+").startswith("benchmark=")]
@@ -96,21 +91,22 @@ class Reproduction:
         words = (word.lstrip("+") for word in self.overrides)
         return tuple(word.partition("=")[2] for word in words if word.startswith("variant="))
 
-    def tells(self, name: str, stage: str, recipe: str, word: str) -> bool:
-        """True where the command of a stage takes an override. A variant is known to the paper's own recipe alone,
-        ``DATA`` to the import, and benchmarks to an rl that validates."""
-        key = word.lstrip("+~").partition("=")[0]
-        if key == "variant":
-            return recipe == self.recipe
-        if key.startswith("synth.demos"):
-            return name == "demos"
-        if key.startswith("data.") and self.data:  # the other stages compose the recipe's own
-            return name == "data"
-        if key == "benchmark" and (stage == "rl" or self.validates):  # evaluations ask all copies, or rows of the data
-            return stage == "rl" and self.validates
-        if self.lacks(word):
-            return False
-        return stage in KNOWN_BY.get(key.partition(".")[0], (stage,))
+    @property
+    def request(self) -> RunbookWords:
+        """The overrides by the steps that take them: words about ``DATA`` go to the import, as other stages compose the
+        data of the recipe, and benchmarks to an rl that validates, else to the evaluations."""
+        plain, alone = list[str](), dict(self.alone)
+        for word in self.overrides:
+            key = word.lstrip("+~").partition("=")[0]
+            if self.lacks(word):
+                continue
+            one = "data" if key.startswith("data.") and self.data else ""
+            one = ("policy" if self.validates else "eval") if key == "benchmark" else one
+            if one:
+                alone[one] = (*alone.get(one, ()), word)
+            else:
+                plain.append(word)
+        return RunbookWords(tuple(plain), alone)
 
     @property
     def validates(self) -> bool:
@@ -163,34 +159,6 @@ class Reproduction:
         return there, lines
 
 
-SAID = ("name", "recipe", "scale", "seed")
-"""Keys that a pipeline says to each of its commands."""
-
-INPUTS = (
-    *(
-        "rl.data",
-        "rl.model",
-        "sft.data",
-        "sft.model",
-        "filter.data",
-        "filter.model",
-        "filter.shard",
-        "synth.shard",
-        "synth.merge",
-    ),
-    *("synth.preview", "eval.data", "eval.model", "eval.baseline", "eval.label", "eval.shard", "eval.policy"),
-)
-"""Keys that say which artifacts a command reads, and what it is in the pipeline."""
-
-
-def refuse(overrides: Sequence[str], keys: Sequence[str], who: str, instead: str = "") -> None:
-    """Raises ``ConfigError`` for an override of a key that a pipeline says itself: the last one would be true."""
-    for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
-        if key in keys:
-            raise ConfigError(f"{override}: {who} says this to each command itself; give it no further one{instead}")
-
-
 @functools.cache
 def shipped() -> dict[str, Benchmark]:
     """Every benchmark of ``conf/benchmark``."""
@@ -199,58 +167,94 @@ def shipped() -> dict[str, Benchmark]:
     return convert(job.values["benchmark"], dict[str, Benchmark], "benchmark")
 
 
+OPTIONS = ("scale", "model", "data", "demos", "judge", "judge_model", "benchmarks", "name")
+
+
+def read(argv: Sequence[str], own: Path | None, runbook: str = "reproduce") -> Reproduction:
+    """Reads a command line: ``scale=paper model=NAME``, other options of ``OPTIONS``, and words for steps.
+
+    Raises:
+        ConfigError: an option or a word that a reproduction cannot have.
+    """
+    options, found = dict[str, str](), (0,)
+    words, alone = list[str](), dict[str, tuple[str, ...]]()
+    recipe = load(runbook, own).recipe
+    for word in argv:
+        key, _, value = word.partition("=")
+        who, colon, rest = key.partition(":")
+        if key == "recipe" and value:
+            recipe = value if value in compose.options("recipe", own) else value.replace("-", "_")
+        elif key == SEED:
+            found = tuple(int(seed) for seed in seeds(value))
+        elif key in OPTIONS and value and not (key == "judge" and "/" not in value):
+            options[key] = value
+        elif colon and rest:
+            alone[who] = (*alone.get(who, ()), word.partition(":")[2])
+        else:
+            words.append(word)
+    folder = options.pop("benchmarks", None)
+    scale = options.pop("scale", TINY)
+    return Reproduction(
+        recipe, scale, seeds=found, benchmarks=Path(folder) if folder else None, config_dir=own,
+        overrides=tuple(words), alone=alone, runbook=runbook, **options,
+    )  # fmt: skip
+
+
 def steps(asked: Reproduction) -> list[Step]:
-    """All commands in an order in which each comes after those that it reads."""
-    judge = ("judge=openai", f"judge.url={asked.judge}", f"judge.model={asked.judge_model}") if asked.judge else ()
+    """All commands in an order in which each comes after those that it reads: the runbook ``reproduce`` with what the
+    request names in place of steps.
+
+    Raises:
+        ConfigError: an override that no command takes, or that would change nothing.
+    """
     flags = ("--config-dir", str(asked.config_dir)) if asked.config_dir else ()
-    found: list[Step] = []
-
-    def add(name: str, stage: str, recipe: str, seed: int, words: tuple[str, ...], inputs: Mapping[str, str]) -> str:
-        makes, ours = f"{asked.prefix}-{name}", {step.makes for step in found}
-        reads = {key: ref for key, ref in inputs.items() if ref in ours}
-        given = tuple(f"{key}={ref}" for key, ref in inputs.items() if ref not in ours)
-        general = (f"+recipe={recipe}", f"scale={asked.scale}", f"seed={seed}", f"name={makes}")
-        told = tuple(word for word in asked.overrides if asked.tells(name, stage, recipe, word))
-        words = (*general, *words, *given, *(judge if stage in ASKED else ()), *told, *flags)
-        found.append(Step(stage, words, reads, makes))
-        return makes
-
-    first = asked.seeds[0]
-    named = (f"data={asked.data}",) if asked.data else ()
-    data = str(asked.data) if asked.given else add("data", "synth", asked.recipe, first, named, {})
-    start, taught, demos = _start(asked, flags), None, asked.demos
-    if start is None or demos:
-        taught = asked.recipe if demos else _teacher(asked, flags)
-        demos = demos or add("demos", "synth", taught, first, (), {})
-
-    clean, before = "", ""
-    for seed in asked.seeds:
-        model = start or ""
-        if taught and demos:
-            reads = {"sft.data": demos} | ({"sft.model": start} if start else {})
-            model = add(f"base-s{seed}", "sft", taught, seed, (), reads)
-        if not clean:  # by the pass rates of what is trained, where a rule asks for them
-            clean = add(
-                "clean", "filter", asked.recipe, first, (), {"filter.data": data, "filter.model": start or model}
-            )
-        questions, held = _questions(asked, data)
-        if taught or not before:
-            reads = {**held, "eval.model": model}
-            before = add(f"before-s{seed}", "eval", asked.recipe, seed, (*questions, "eval.label=before"), reads)
-        copies = (f"rl.validate.benchmarks_in={asked.benchmarks}",) if asked.benchmarks and asked.validates else ()
-        policy = add(f"policy-s{seed}", "rl", asked.recipe, seed, copies, {"rl.data": clean, "rl.model": model})
-        reads = {**held, "eval.model": policy, "eval.baseline": before}
-        add(f"report-s{seed}", "eval", asked.recipe, seed, (*questions, "eval.label=after"), reads)
-    taken = {word for step in found for word in step.arguments}
-    if unknown := [word for word in asked.overrides if word not in taken and not asked.lacks(word)]:
-        stages = ", ".join(sorted({step.verb for step in found}))
-        raise ConfigError(f"{' '.join(unknown)}: none of the commands takes it; they are of the stages {stages}")
+    book, start = load(asked.runbook, asked.config_dir), _start(asked, flags)
+    teach = asked.recipe if asked.demos else _teacher(asked, flags) if start is None else None
+    made, words, results = dict(book.steps), dict(book.words), book.results
+    words["all"] = (*words.get("all", ()), f"scale={asked.scale}")
+    trained = book.axes[SEED].steps or ()
+    if asked.given:
+        made["data"] = str(asked.data)
+    elif asked.data:
+        words["data"] = (*words.get("data", ()), f"data={asked.data}")
+    if asked.demos:
+        made["demos"] = asked.demos
+    if start and teach:
+        words["base"] = (*words.get("base", ()), f"sft.model={start}")
+        made["clean"] = _reading(made["clean"], {"filter.model": start})  # the pass rates of the model before sft
+    elif start:  # one evaluation before training is that of all seeds
+        made |= {"base": start, "before": replace(_entry(made["before"]), name="{prefix}-before-s{seed}")}
+        trained = tuple(step for step in trained if step not in ("base", "before"))
+    if asked.benchmarks is not None:
+        told = (f"benchmark=[{','.join(asked.copies()[0])}]", f"eval.benchmarks_in={asked.benchmarks}")
+        for name in ("before", "report"):
+            made[name] = _reading(made[name], {"eval.data": None})
+            words[name] = (*words.get(name, ()), *told)
+        if asked.validates:
+            words["policy"] = (*words.get("policy", ()), f"rl.validate.benchmarks_in={asked.benchmarks}")
+    for verb in ASKED if asked.judge else ():
+        judge = ("judge=openai", f"judge.url={asked.judge}", f"judge.model={asked.judge_model}")
+        words[verb] = (*words.get(verb, ()), *judge)
+    axes = {**book.axes, SEED: replace(book.axes[SEED], values=asked.seeds, steps=trained)}
+    book = replace(book, recipe=asked.recipe, teach=teach, prefix=asked.prefix, axes=axes, steps=made, words=words)
+    found = expand(asked.runbook, book, replace(asked.request, results=results), flags).steps
     if asked.variant and asked.given and only_makes_data(next(s for s in found if s.verb == "rl").argv({})):
         raise ConfigError(
             f"variant={asked.variant[0]} changes how data is made and nothing else, and DATA={asked.data} is made. "
             "Leave DATA= out, or give data that was made with it and no variant"
         )
     return found
+
+
+def _entry(step: StepEntry | str) -> StepEntry:
+    assert isinstance(step, StepEntry)
+    return step
+
+
+def _reading(step: StepEntry | str, inputs: Mapping[str, str | None]) -> StepEntry:
+    """A step with other inputs; None: without it."""
+    kept = [word for word in _entry(step).words if word.partition("=")[0] not in inputs]
+    return replace(_entry(step), words=(*kept, *(f"{key}={ref}" for key, ref in inputs.items() if ref is not None)))
 
 
 def _start(asked: Reproduction, flags: tuple[str, ...]) -> str | None:
@@ -262,7 +266,9 @@ def _start(asked: Reproduction, flags: tuple[str, ...]) -> str | None:
 
 def _trained(asked: Reproduction, scale: str, flags: tuple[str, ...], *more: str) -> compose.Job:
     """The configuration of rl at a scale."""
-    own = [word for word in asked.overrides if asked.tells("policy", "rl", asked.recipe, word)]
+    request = asked.request
+    alone = (*request.alone.get("rl", ()), *request.alone.get("policy", ()))
+    own = [*(word for word in request.words if taken_by("rl", word)), *alone]
     return compose.load("rl", [f"+recipe={asked.recipe}", f"scale={scale}", "rl.data=none:v1", *more, *own, *flags])
 
 
@@ -277,10 +283,3 @@ def _teacher(asked: Reproduction, flags: tuple[str, ...]) -> str:
     trained = _trained(asked, TINY, flags, "rl.model=none:v1")
     require_taught(maker, values, trained.values, "MODEL")
     return maker
-
-
-def _questions(asked: Reproduction, data: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Words and inputs of an evaluation: the paper's benchmarks, or held-out rows."""
-    if asked.benchmarks is None:
-        return (), {"eval.data": data}
-    return (f"benchmark=[{','.join(asked.copies()[0])}]", f"eval.benchmarks_in={asked.benchmarks}"), {}

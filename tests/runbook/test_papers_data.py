@@ -1,4 +1,4 @@
-"""The dry run of `vtcli reproduce` reads a user's own rows and demonstrations, and says what rl will miss in them."""
+"""The dry run of a reproduction reads a user's own rows and demonstrations, and says what rl will miss in them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from vtcli.cli.reproduction import checks
-from vtcli.cli.reproduction.checks import DryRun
-from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.config import compose
 from vtcli.envs.parts import Data
 from vtcli.errors import ConfigError
-from vtcli.runbook import checking, rows
+from vtcli.runbook import checking, dryrun, rows
+from vtcli.runbook.dryrun import DryRun
+from vtcli.runbook.papers import Reproduction, steps
 from vtcli.runbook.verbs import stage_parts
 from vtcli.store.artifacts import ArtifactStore
 
@@ -36,7 +35,7 @@ def own_rows(folder: Path, *images: str, **more: Any) -> Path:
 
 
 def test_data_that_take_too_long_stop_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "DATA_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(dryrun, "DATA_TIMEOUT_S", 0.01)
     asked = Reproduction("deepeyes", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png"))
     (result,) = DryRun(asked, steps(asked), None, True)._data()
     assert result.ok is False and "photos: its first rows are not there after 0 s; `vtcli synth" in result.said
@@ -87,6 +86,16 @@ def test_a_dry_run_misses_what_the_reward_needs_of_rows(
     assert found is None if said is None else said in str(found)
     tasks = {name: replace(task, test=0) for name, task in config.data.tasks.items()}
     assert "no task has test rows" in str(rows.lack(Data(tasks), values, held_out=True))
+
+
+def test_a_reward_that_needs_a_judge_of_rows_without_boxes_is_refused_where_none_is_named(tmp_path: Path) -> None:
+    """rl would fail at its first tool step, after import, filter and evaluation."""
+    folder = own_rows(tmp_path, "there.png", search=True)
+    asked = Reproduction("codev", "node", data="photos", config_dir=folder)
+    with pytest.raises(ConfigError, match=r"vtcli rl (.|\n)*rows of photos have no boxes .* Name a judge"):
+        checking.require_judges(steps(asked))
+    checking.require_judges(steps(replace(asked, judge="http://host/v1", judge_model="J")))
+    checking.require_judges(steps(replace(asked, recipe="codedance")))
 
 
 def test_a_bad_first_row_hides_nothing(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from benchmark_copies import tsv, vstar_rows
 
-from vtcli.cli.reproduction.checks import DryRun
-from vtcli.cli.reproduction.graph import Reproduction, steps
 from vtcli.config import machine
 from vtcli.errors import ConfigError
 from vtcli.runbook.bill import bill
+from vtcli.runbook.dryrun import DryRun
+from vtcli.runbook.papers import Reproduction, steps
 from vtcli.runbook.step import Step
 
 
@@ -84,7 +84,7 @@ def test_jobs_that_ask_for_no_gpu_are_told(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.delenv(f"{stage}_SBATCH", raising=False)
     found, note = dry("node", jobs=True)._machine()
     assert found.ok and note.ok is None
-    assert note.said.startswith("FILTER_SBATCH, EVAL_SBATCH, RL_SBATCH not set: these jobs ask for no GPU themselves")
+    assert note.said.startswith("EVAL_SBATCH, FILTER_SBATCH, RL_SBATCH not set: these jobs ask for no GPU themselves")
     monkeypatch.setenv("FILTER_SBATCH", "--gpus-per-node=1")
     monkeypatch.setenv("EVAL_SBATCH", "--gpus-per-node=1")
     assert [result.said.partition(" ")[0] for result in dry("node", jobs=True)._machine()][1:] == ["RL_SBATCH"]

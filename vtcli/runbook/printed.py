@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.benchmarks.benchmark import NOT_STATED
-from vtcli.cli.reproduction.graph import PAPERS, Reproduction
 from vtcli.errors import InputError
+from vtcli.runbook.papers import PAPERS, Reproduction
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
 BENCHMARKS = "benchmarks.json"

@@ -1,4 +1,4 @@
-"""`vtcli reproduce`: the order of its commands, what each reads, and the checks that come before any of them."""
+"""The runbook `reproduce`: the order of its commands, what each reads, and the checks that come before any of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from benchmark_copies import tsv, vstar_rows
 from typer.testing import CliRunner
 
 from vtcli.cli.main import app
-from vtcli.cli.reproduce import recipe_of
-from vtcli.cli.reproduction.checks import CheckResult, DryRun
-from vtcli.cli.reproduction.graph import PAPERS, Reproduction, shipped, steps
 from vtcli.config import compose
 from vtcli.errors import ConfigError
 from vtcli.runbook import checking, cost, runner
 from vtcli.runbook.bill import bill
+from vtcli.runbook.dryrun import CheckResult, DryRun
+from vtcli.runbook.papers import PAPERS, Reproduction, read, shipped, steps
 from vtcli.runbook.step import Step
 from vtcli.signals.measuring import SignalMeter
 
@@ -51,7 +50,7 @@ def results(asked: Reproduction, cluster: str | None) -> dict[str, CheckResult]:
 
 def test_in_miniature_a_model_is_made_and_each_seed_trains_its_own() -> None:
     found = told(Reproduction("codev", "tiny", seeds=(3, 4)))
-    order = ["data", "demos", "base-s3", "clean", "before-s3", "policy-s3", "report-s3"]
+    order = ["data", "demos", "base-s3", "before-s3", "clean", "policy-s3", "report-s3"]
     assert list(found) == [*order, "base-s4", "before-s4", "policy-s4", "report-s4"]
     assert found["base-s4"].reads == {"sft.data": "codev-tiny-demos"}
     assert "+recipe=tiny_codev" in found["base-s4"].arguments
@@ -69,7 +68,7 @@ def test_at_scale_a_model_is_taken_as_it_is_unless_demonstrations_are_given(tmp_
     tsv(tmp_path / "VStarBench.tsv", vstar_rows())
     asked = Reproduction("toolsrl", "paper", data="mine:v2", seeds=(0, 1), benchmarks=tmp_path)
     found = told(asked)
-    assert list(found) == ["clean", "before-s0", "policy-s0", "report-s0", "policy-s1", "report-s1"]
+    assert list(found) == ["before-s0", "clean", "policy-s0", "report-s0", "policy-s1", "report-s1"]
     assert f"rl.model={MODEL}" in found["policy-s1"].arguments and "filter.data=mine:v2" in found["clean"].arguments
     assert found["report-s1"].reads["eval.baseline"] == "toolsrl-paper-before-s0"
     assert "vstar" in words(found["report-s0"]) and "eval.data" not in words(found["report-s0"])
@@ -121,7 +120,7 @@ def test_every_paper_begins_with_a_model_of_its_own_environment(recipe: str) -> 
 @pytest.mark.parametrize("recipe", [n for n in compose.options("recipe") if not n.startswith("tiny_")])
 def test_every_recipe_has_commands(recipe: str) -> None:
     found = told(Reproduction(recipe, "paper", model=MODEL))
-    assert list(found) == ["data", "clean", "before-s0", "policy-s0", "report-s0"]
+    assert list(found) == ["data", "before-s0", "clean", "policy-s0", "report-s0"]
 
 
 def test_every_paper_prints_numbers_of_some_benchmark() -> None:
@@ -156,9 +155,10 @@ def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
         ({"judge": "http://host/v1"}, r"needs JUDGE_MODEL=NAME"),
         ({"judge_model": "Qwen"}, r"JUDGE_MODEL=Qwen needs JUDGE=URL"),
         ({"benchmarks": Path("/nope")}, r"BENCHMARKS=/nope: there is no such folder"),
-        ({"overrides": ("model=x",)}, r"model=x: vtcli reproduce says this to each command itself"),
+        ({"overrides": ("model=x",)}, r"model=x: the runbook gives this to each command itself"),
         ({"overrides": ("rl.data=x:v1",)}, r"rl.data=x:v1: .* \(MODEL=, DATA= and DEMOS= name inputs\)"),
-        ({"overrides": ("eval.shard=1/4",)}, r"eval.shard=1/4: vtcli reproduce says this"),
+        ({"overrides": ("eval.shard=1/4",)}, r"eval.shard=1/4: the runbook gives this"),
+        ({"alone": {"eval": ("seed=3",)}}, r"seed=3: the runbook gives this"),
         ({"overrides": ("variant=code", "+variant=released")}, r"variant=code, released: expected one"),
     ],
 )
@@ -189,13 +189,13 @@ def test_an_rl_that_validates_on_a_benchmark_is_told_which() -> None:
 
 def test_an_open_quotation_mark_is_a_slip_too() -> None:
     with pytest.raises(ConfigError, match="--more=': "):
-        CliRunner().invoke(app, ["reproduce", "codev", "--dry", "--more", "'"], catch_exceptions=False)
+        CliRunner().invoke(app, ["run", "reproduce", "recipe=codev", "--dry", "--more", "'"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["reproduce", "codev", "--more", "env=null"], "env=null: there is no env 'None'. Valid: codedance, "),
+        (["run", "reproduce", "recipe=codev", "env=null"], "env=null: there is no env 'None'. Valid: codedance, "),
         (["run", "map_codev", f"seed={'9' * 20}"], "seed: must be at least 0"),
     ],
 )
@@ -210,21 +210,21 @@ def test_a_dry_run_refuses_what_a_step_would(words: list[str], said: str) -> Non
     ("seeds", "said"), [("0 x", "expected numbers"), ("²", "expected numbers"), ("0 00", "0 is there twice")]
 )
 def test_seeds_are_numbers_and_each_is_another(seeds: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f'SEEDS="{seeds}": .*{said}'):
-        CliRunner().invoke(app, ["reproduce", "codev", "--dry", "--seeds", seeds], catch_exceptions=False)
+    with pytest.raises(ConfigError, match=f"seed={seeds}: .*{said}"):
+        read(["recipe=codev", f"seed={seeds}"], None)
 
 
 def test_a_recipe_may_be_named_with_hyphens_its_file_too(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "my-paper.yaml").write_text("# @package _global_\n")
-    assert recipe_of("my-paper", tmp_path) == "my-paper"
-    assert recipe_of("pyvision-image", tmp_path) == "pyvision_image"
+    assert read(["recipe=my-paper"], tmp_path).recipe == "my-paper"
+    assert read(["recipe=pyvision-image"], tmp_path).recipe == "pyvision_image"
 
 
 def test_a_wrong_key_ends_a_dry_run_with_the_command_and_the_nearest_key() -> None:
     found = results(Reproduction("codev", "paper", model=MODEL, overrides=("rl.grup_size=2",)), None)
     assert list(found) == ["commands"] and found["commands"].ok is False
-    assert "vtcli filter +recipe=codev" in found["commands"].said and "rl.group_size" in found["commands"].said
+    assert "vtcli eval +recipe=codev" in found["commands"].said and "rl.group_size" in found["commands"].said
 
 
 def test_a_dry_run_tries_the_model_the_data_the_judge_and_the_benchmarks(
@@ -388,4 +388,19 @@ def test_make_gives_its_variables_as_options() -> None:
     line = ["make", "-n", "reproduce-pyvision-image", "SCALE=paper", "JUDGE_MODEL=J", "SEEDS=0 1", "DRY=1"]
     done = subprocess.run([*line, "-o", "setup"], cwd=ROOT, capture_output=True, text=True, check=True)
     said = " ".join(done.stdout.split())
-    assert "vtcli reproduce pyvision-image --scale 'paper' --judge-model 'J' --seeds '0 1' --dry" in said
+    words = "recipe=pyvision-image scale='paper' judge_model='J' seed='0 1' --dry"
+    assert f"vtcli run reproduce {words}" in said
+
+
+def test_a_command_line_names_what_a_reproduction_starts_from() -> None:
+    words = ["recipe=codev", "scale=node", "model=M", "data=mine:v1", "judge=http://h/v1", "judge_model=J", "name=x"]
+    asked = read([*words, "seed=0,1", "rl.group_size=2", "eval:engine=vllm_server"], None)
+    given = {"model": "M", "data": "mine:v1", "judge": "http://h/v1", "judge_model": "J", "name": "x"}
+    alone = {"eval": ("engine=vllm_server",)}
+    assert asked == Reproduction("codev", "node", seeds=(0, 1), overrides=("rl.group_size=2",), alone=alone, **given)
+    found = told(asked)
+    assert all(("engine=vllm_server" in step.arguments) == (step.verb == "eval") for step in found.values())
+    with pytest.raises(ConfigError, match=r"judge=openai: the runbook gives this"):
+        read(["judge=openai"], None)
+    with pytest.raises(ConfigError, match=r"train: there is no such step; expected "):
+        told(read(["recipe=codev", "train:engine=hf"], None))

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vtcli.cli.reproduction.graph import Reproduction
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.runbook import cost
 from vtcli.runbook.bill import bill, planned
-from vtcli.runbook.checking import require_right
+from vtcli.runbook.checking import require_judges, require_right
 from vtcli.runbook.missing import TINY
 from vtcli.runbook.missing import cost as size
+from vtcli.runbook.papers import Reproduction
 from vtcli.runbook.room import what_lacks
 from vtcli.runbook.rows import lack
 from vtcli.runbook.runner import home, options_of
@@ -171,9 +171,10 @@ class DryRun:
     def _judge(self) -> Iterator[CheckResult]:
         config: Any = compose.build(stage_parts("eval")[0], compose.load("eval", self._step("eval").argv({})))
         with tempfile.TemporaryDirectory() as folder:
-            signals = (config.signals | config.metrics).values()
-            meter = SignalMeter(signals, config.judge, ImageStore(folder), Path(folder))
+            signals = (config.agent.signals | config.metrics).values()
+            meter = SignalMeter(signals, config.agent.judge, ImageStore(folder), Path(folder))
             if self.asked.judge is None:
+                require_judges(self.steps)
                 own = self.asked.data is not None
                 said = "the oracle, which rules from the truth of generated data"
                 yield CheckResult("judge", None if own else True, said + (": open answers want JUDGE=" if own else ""))
