@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 
 from vtcli.config import commandline, compose
 from vtcli.errors import ConfigError
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("stage", "argv"),
     [
         ("eval", ["data=d:v1", "model=m:v1/phases/tools", "+recipe=codevision", "variant=code", "scale=tiny"]),

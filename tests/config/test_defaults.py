@@ -9,8 +9,8 @@ import typing
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from cases import each_case
 
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Optim
@@ -53,7 +53,7 @@ def stated_twice(kind: type, section: dict[str, Any], whole: Any = None) -> dict
     return found
 
 
-@pytest.mark.parametrize("name", [*STAGES, "sandbox", AGENT])
+@each_case("name", [*STAGES, "sandbox", AGENT])
 def test_a_default_is_the_same_wherever_it_is_stated(name: str) -> None:
     kind = {"sandbox": PoolConfig, AGENT: Agent}.get(name) or importlib.import_module(f"stages.{name}").Config
     both = stated_twice(kind, CONF.get(SECTION_OF.get(name, name), {}))
@@ -82,7 +82,7 @@ OWN = ("name", "sleep", "gpu_memory")
 """Keys that each engine's file decides: vLLM alone sleeps, and has most of a GPU while it is awake."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("file", "kind"),
     [("engine/hf", Engine), ("engine/vllm", Engine), ("loss/grpo", LossConfig), ("optim/adamw", Optim)],
 )
