@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import pytest
-import tiny_model
 import torch
 from cases import each_case
 from fakes import make_sample, make_scored, make_trajectory
@@ -23,7 +22,11 @@ from vtcli.algo.pack import imitation_row
 from vtcli.algo.select import minibatches
 from vtcli.engines.learner.packing import batches
 from vtcli.errors import ConfigError, EngineError, InputError
+from vtcli.families.table import open_family
 from vtcli.schema import Credit, Group, Scored, Signals, Stop, TrainRow
+from vtcli.store.models import SHIPPED
+
+SHIPPED_FAMILY = open_family(SHIPPED / "base" / "v1")
 
 
 def group(*rewards: float | None) -> Group:
@@ -261,7 +264,7 @@ def test_any_split_adds_up_to_the_same_loss(sizes, random, data) -> None:
     budget = data.draw(st.integers(max(len(r.token_ids) for r in rows), 60))
     shuffled = list(rows)
     random.shuffle(shuffled)
-    parts = batches(shuffled, budget, tiny_model.family())
+    parts = batches(shuffled, budget, SHIPPED_FAMILY)
     if any(n for n, _ in sizes):
         losses = {r.id: float(i + 1) for i, r in enumerate(rows)}  # of every token of a row
         for aggregation in ("token-mean", "seq-mean-token-mean"):

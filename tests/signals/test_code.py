@@ -7,17 +7,19 @@ import json
 from dataclasses import replace
 
 import pytest
-import tiny_model
 from cases import each_case
 from fakes import called, code_card, make_pixels, make_sample, make_trajectory, sure, tagged
+from qwen_views import sizing
 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
+from vtcli.families.table import open_family
 from vtcli.geometry import compose, map_point, placed
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.signals import code, red_lines, usage
 from vtcli.signals.code import canonical, required, search
 from vtcli.store.images import ImageStore
+from vtcli.store.models import SHIPPED
 
 DONE = "<answer>K</answer>"
 BOX = [10, 20, 90, 70]
@@ -78,15 +80,17 @@ PLAYS = {
 
 
 @pytest.fixture(scope="module")
-def played(strongest):
+def played(strongest, tmp_path_factory):
     """Every play, rolled out over one sandbox. The picture has 150 x 100 pixels and is seen as 140 x 112."""
+    chat = open_family(SHIPPED / "base" / "v1").chat
+    images = ImageStore(tmp_path_factory.mktemp("images"), sizing(784, 1_000_000))
 
     async def play(pool, name, truth, turns):
-        sample = replace(make_sample(tiny_model.store(), pixels=make_pixels(3, 150, 100)), truth=truth)
-        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
-        policy, limits = ScriptedPolicy(tiny_model.chat(), [*turns, DONE]), Limits(10, 20_000, 4000, 32)
-        found = await rollout(RolloutRequest(sample, 5), policy, tiny_model.chat(), lambda _: env, limits)
-        return await sure(found, tiny_model.store(), pool.verify)
+        sample = replace(make_sample(images, pixels=make_pixels(3, 150, 100)), truth=truth)
+        env = open_env(sample, protocol=code_card(name), runner=pool, images=images)
+        policy, limits = ScriptedPolicy(chat, [*turns, DONE]), Limits(10, 20_000, 4000, 32)
+        found = await rollout(RolloutRequest(sample, 5), policy, chat, lambda _: env, limits)
+        return await sure(found, images, pool.verify)
 
     async def run():
         return await asyncio.gather(*(play(strongest.pool, *each) for each in PLAYS.values()))
