@@ -62,14 +62,14 @@ def test_vision_towers_are_frozen_in_sft_where_the_sources_freeze_them() -> None
     stated = {"codev", "codevision", "grpo_consistency"}
     by_default = {"codedance", "pyvision_image", "pyvision_video"}  # of SWIFT and LLaMA-Factory, which they name
     assert frozen_in == stated | by_default
-    assert not any(frozen(name, "tiny") for name in CARDS)  # from scratch
+    assert not any(frozen(name, "tiny") for name in ("codev", "codedance"))  # from scratch
 
 
 def test_advantages() -> None:
     """CodeV's paper takes the mean away, its code divides by the deviation as well."""
 
-    def advantage(recipe: str, variant: str) -> tuple[str, bool]:
-        found = rl(f"+recipe={recipe}", f"variant={variant}")["advantage"]
+    def advantage(recipe: str, *words: str) -> tuple[str, bool]:
+        found = rl(f"+recipe={recipe}", *words)["advantage"]
         return found["_target_"].rpartition(".")[2], found["std"]
 
     expected = {
@@ -78,7 +78,7 @@ def test_advantages() -> None:
         "codedance": (("turn_level", True), ("turn_level", True)),
         "pyvision_image": (("group_mean", False), ("group_mean", False)),
     }
-    assert {name: tuple(advantage(name, v) for v in ("paper", "code")) for name in expected} == expected
+    assert {name: (advantage(name), advantage(name, "variant=code")) for name in expected} == expected
     assert rl("+recipe=codedance")["advantage"]["weight"] == 0.2
 
 
@@ -146,11 +146,11 @@ def test_every_variant_composes_binds_and_says_what_it_is() -> None:
 def test_an_ablation_of_toolsrl_differs_from_the_recipe_in_its_switch_alone() -> None:
     plain = rl("+recipe=toolsrl")["phases"]
     switches: dict[str, dict[str, Any]] = {
-        "paper": {"terms": "both", "draw_within": None},
         "global": {"terms": "global", "draw_within": None},
         "answer": {"terms": "answer", "draw_within": None},
         "discrete": {"terms": "both", "draw_within": 10},
     }
+    assert plain[0]["reward"]["switches"] == {"terms": "both", "draw_within": None}
     for variant, expected in switches.items():
         other = rl("+recipe=toolsrl", f"variant={variant}")["phases"]
         assert other[0]["reward"]["switches"] == expected, variant
@@ -159,7 +159,7 @@ def test_an_ablation_of_toolsrl_differs_from_the_recipe_in_its_switch_alone() ->
 
 
 def test_the_outcome_reward_of_codedance_is_its_own_without_tools_and_turns() -> None:
-    plain, outcome = (rl("+recipe=codedance", f"variant={each}") for each in ("paper", "outcome"))
+    plain, outcome = rl("+recipe=codedance"), rl("+recipe=codedance", "variant=outcome")
     assert outcome["advantage"]["_target_"] == rl("+recipe=toolsrl")["advantage"]["_target_"]  # standard GRPO
     rewards = [values["phases"][0]["reward"] for values in (plain, outcome)]
     for name in ("weights", "math_weights"):
@@ -168,7 +168,7 @@ def test_the_outcome_reward_of_codedance_is_its_own_without_tools_and_turns() ->
 
 
 def test_the_deepeyes_reward_of_codedance_is_its_own_with_another_tool_term() -> None:
-    plain, other = (rl("+recipe=codedance", f"variant={each}") for each in ("paper", "deepeyes"))
+    plain, other = rl("+recipe=codedance"), rl("+recipe=codedance", "variant=deepeyes")
     assert other["advantage"]["_target_"] == rl("+recipe=toolsrl")["advantage"]["_target_"]  # standard GRPO
     assert other["phases"][0]["reward"]["scaling"].pop("term") == "conditional"
     assert other["phases"] == plain["phases"]
@@ -192,8 +192,8 @@ def test_codevisions_targets_are_as_small_as_the_papers_and_some_need_two_tools(
 def test_mixed_pages_are_turned_as_often_in_stage_1_as_in_stage_2() -> None:
     for scale in ("tiny", "paper"):
         plain, mixed = (
-            composed_values("+recipe=toolsrl", f"scale={scale}", f"variant={each}", stage="synth")["data"]["tasks"]
-            for each in ("paper", "mixed")
+            composed_values("+recipe=toolsrl", f"scale={scale}", *words, stage="synth")["data"]["tasks"]
+            for words in ((), ("variant=mixed",))
         )
         sizes = [each["rotflip"]["generate"]["size"] for each in (plain, mixed)]
         assert [size["tool_train_augment"] for size in sizes] == [1.0, 0.7]
@@ -202,7 +202,7 @@ def test_mixed_pages_are_turned_as_often_in_stage_1_as_in_stage_2() -> None:
 
 
 def test_the_combined_stage_takes_the_curriculums_steps_on_plain_questions() -> None:
-    plain, combined = (rl("+recipe=toolsrl", f"variant={each}")["phases"] for each in ("paper", "combined"))
+    plain, combined = rl("+recipe=toolsrl")["phases"], rl("+recipe=toolsrl", "variant=combined")["phases"]
     assert sum(p["steps"] for p in plain) == sum(p["steps"] for p in combined) == 400  # 200 a stage (4.1)
     assert [p["form"] for p in combined] == ["answer", "answer"]
     keys = ("w_fp", "w_fn", "zoom_threshold", "format_weight")
@@ -213,8 +213,8 @@ def test_codevs_rubrics_and_the_judges_temperature_come_with_the_recipe() -> Non
     """Reward by template 13.2, metric by 8.1, in one evaluation; the released judge sees whole replies at 0.7."""
     endpoint = ["judge=openai", "judge.url=http://h/v1", "judge.model=m"]
     plain, code = (
-        composed_values("+recipe=codev", "scale=tiny", f"variant={each}", *endpoint, stage="eval")
-        for each in ("paper", "code")
+        composed_values("+recipe=codev", "scale=tiny", *words, *endpoint, stage="eval")
+        for words in ((), ("variant=code",))
     )
     for values in (plain, code):
         assert values["eval"]["metrics"]["faithful"]["rubric"] == "codev_faithful"
