@@ -42,14 +42,14 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.rollout.workers import one_error
-from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.runs.identity import Identity, listed
 from vtcli.runs.progress import ScoreBars, score_so_far
-from vtcli.runs.questions import DatasetQuestions
 from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.session import agent
 from vtcli.session.agent import Agent
+from vtcli.session.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
+from vtcli.session.questions import DatasetQuestions
 from vtcli.session.session import Session, family_of, sizing_of
 from vtcli.signals.measuring import unjudged_share
 from vtcli.statistics.rows import make_row, summarise

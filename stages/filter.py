@@ -45,12 +45,12 @@ from vtcli.progress import RowBars
 from vtcli.report import accounts
 from vtcli.report.printing import print_all
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs.benchmark_questions import BenchmarkQuestions
 from vtcli.runs.identity import outside_code, scoring_source, targets
 from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.schema import Sample
 from vtcli.session import agent
 from vtcli.session.agent import Agent
+from vtcli.session.benchmark_questions import BenchmarkQuestions
 from vtcli.session.session import Session, family_of
 from vtcli.signals import answer
 from vtcli.signals.measuring import OpenJudge

@@ -34,19 +34,18 @@ from vtcli.protocols import Advantage, Reward, Select
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
 from vtcli.rollout.loop import GroupRequest, derive_seed
 from vtcli.rollout.threads import EventLoop
-from vtcli.runs import validation
-from vtcli.runs.benchmark_questions import BenchmarkQuestions, tools_of
-from vtcli.runs.benchmark_validation import BenchmarkExam, require_whole
 from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step, say_cut
-from vtcli.runs.questions import Questions, choose, require_forms
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.training_logs import TrainingLogs, UpdateCount, rollouts
-from vtcli.runs.validation import HeldOut, Validation, Validator
-from vtcli.schema import Credit, Group, Trajectory
-from vtcli.session import agent
+from vtcli.schema import Credit, Group
+from vtcli.session import agent, validation
 from vtcli.session.agent import Agent
+from vtcli.session.benchmark_questions import BenchmarkQuestions, tools_of
+from vtcli.session.benchmark_validation import BenchmarkExam, require_whole
+from vtcli.session.questions import Questions, choose, require_forms
 from vtcli.session.session import Session
+from vtcli.session.validation import HeldOut, Validation, Validator
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
@@ -220,11 +219,6 @@ class _Training:
         """Checkpoints that include the logs of all ranks."""
         return self.logs.checkpoints(self.learner.world, self.config.checkpoint_keep, self.config.checkpoint_best_mode)
 
-    def check(self, metrics: Mapping[str, float], rolled_out: Sequence[Trajectory], where: str) -> None:
-        """Raises ``EngineError`` where so much went wrong in the rollouts of ``where`` that the rest says little."""
-        self.session.check(metrics["broken"], metrics.get("judge/unjudged"), rolled_out, where)
-        refuse_banned_mass(metrics.get("banned_mass"), self.config.max_banned_mass, where)
-
     @contextmanager
     def started(self) -> Generator[None]:
         """Starts the session, and closes it however the block ends. Some questions of each form leave room for an
@@ -310,7 +304,9 @@ def _train(run: _Training) -> None:
             if rank == 0:
                 log_step(run.stage.tracker, run.logs.metrics, metrics, step, phase.name)
                 run.stage.tracker.rollouts(rollouts(batch.scored, run.session.images), step)
-            run.check(metrics, rolled_out, f"step {step} ({trajectories})")
+            where = f"step {step} ({trajectories})"
+            run.session.check(metrics["broken"], metrics.get("judge/unjudged"), rolled_out, where)
+            refuse_banned_mass(metrics.get("banned_mass"), config.max_banned_mass, where)
 
             # Validate the weights after the update. Nothing of it reaches the training.
             metrics |= validate(step + 1, total)
@@ -395,11 +391,12 @@ def _validator(run: _Training) -> Validator:
         settings,
         exams,
         loop=run.loop,
-        stream=run.session.stream(),
+        session=run.session,
         phases=run.phases,
         retention=run.retention,
-        stage=run.stage,
-        check=run.check,
+        work=run.stage.work,
+        tracker=run.stage.tracker,
+        max_banned_mass=config.max_banned_mass,
         compress=config.compress_logs,
     )
 

@@ -21,10 +21,9 @@ from vtcli.config.binding import convert
 from vtcli.engines.policies import Engine
 from vtcli.errors import ConfigError, InputError
 from vtcli.report.folder import load_training
-from vtcli.runs import benchmark_validation, validation
-from vtcli.runs.validation import Validation
 from vtcli.schema import Scored, Signals, Verdict
-from vtcli.session import session
+from vtcli.session import benchmark_validation, session, validation
+from vtcli.session.validation import Validation
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
 

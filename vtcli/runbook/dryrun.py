@@ -28,8 +28,8 @@ from vtcli.runbook.rows import lack
 from vtcli.runbook.runner import home, options_of
 from vtcli.runbook.step import Step
 from vtcli.runbook.verbs import ON_ACCELERATOR, require_machine, stage_parts
-from vtcli.runs.questions import require_forms
 from vtcli.sandbox.confinement.probes import strongest
+from vtcli.session.questions import require_forms
 from vtcli.signals.measuring import SignalMeter
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageStore

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vtcli.errors import InputError
-from vtcli.runs import validation
 from vtcli.schema import Scored
+from vtcli.session import validation
 from vtcli.store.checkpoints import Checkpoints
 from vtcli.store.images import ImageStore
 from vtcli.store.retention import Retention

@@ -1,5 +1,6 @@
-"""Asking a policy about samples. ``agent.py`` decides how it answers, and ``session.py`` holds an agent that is open.
+"""Asking a policy about samples.
 
-It may import engines, environments, rollouts and signals. It must not know a stage, an artifact that a stage makes, or
-where questions come from.
+``agent.py`` decides how it answers, and ``session.py`` holds an agent that is open. ``questions.py`` and
+``benchmark_questions.py`` are rows as questions, and the two of validation ask them at the weights of a training step.
+It may import engines, environments, rollouts, signals and benchmarks. It must not know a stage or its run.
 """

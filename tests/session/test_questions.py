@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from vtcli.errors import InputError
-from vtcli.runs.questions import require_forms
+from vtcli.session.questions import require_forms
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
 

@@ -12,9 +12,9 @@ from vtcli.benchmarks.benchmark import Benchmark, Format, Generation
 from vtcli.protocols import ALONE, Ranks, Sampling
 from vtcli.rollout.batch import StepBatch
 from vtcli.rollout.stream import StreamResult
-from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing
-from vtcli.runs.benchmark_validation import BenchmarkExam
 from vtcli.schema import Group, Sample, Stop
+from vtcli.session.benchmark_questions import BenchmarkQuestions, Drawing
+from vtcli.session.benchmark_validation import BenchmarkExam
 from vtcli.store.images import ImageStore
 
 ANSWERS = ("K", "N", "", None)  # right, wrong, without an answer, broken

@@ -17,9 +17,9 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Ranks
 from vtcli.rollout.batch import RoundRequest, StepBatch
 from vtcli.rollout.loop import GroupRequest, derive_seed
-from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing
-from vtcli.runs.validation import FIGURES
 from vtcli.schema import Sample, Scored, Signals, Stop, Verdict
+from vtcli.session.benchmark_questions import BenchmarkQuestions, Drawing
+from vtcli.session.validation import FIGURES
 from vtcli.signals.measuring import unjudged_share
 from vtcli.signals.scorers.table import SCORERS
 from vtcli.store.images import ImageStore

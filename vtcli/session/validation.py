@@ -12,24 +12,23 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-from vtcli.algo.monitor import describe
+from vtcli.algo.monitor import describe, refuse_banned_mass
 from vtcli.config.bounds import OutOfBounds, at_least, within
 from vtcli.engines.phases import Phases
 from vtcli.errors import ConfigError, InputError
 from vtcli.foreign import print_line
-from vtcli.protocols import Ranks, Reward, Sampling
+from vtcli.protocols import Ranks, Reward, Sampling, Tracker
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, derive_seed
-from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import Runs
-from vtcli.runs.benchmark_questions import Drawing
-from vtcli.runs.run import StageRun
-from vtcli.schema import Credit, Group, Sample, Trajectory
+from vtcli.schema import Credit, Group, Sample
+from vtcli.session.benchmark_questions import Drawing
+from vtcli.session.session import Session
 from vtcli.signals.measuring import unjudged_share
 from vtcli.statistics.metrics import estimate
 from vtcli.store import disk, records
@@ -184,19 +183,17 @@ def no_credit(groups: Sequence[Group]) -> list[list[Credit]]:
 
 @dataclass
 class Validator:
-    """Validates the policy of a run. All ranks make one and call it together; they share the questions out.
-
-    ``check`` raises where rollouts are worth nothing: it is told metrics, trajectories, and what was rolled out.
-    """
+    """Validates the policy of a run. All ranks make one and call it together; they share the questions out."""
 
     settings: Validation
     exams: Sequence[Exam]
     loop: Runs
-    stream: Stream
+    session: Session
     phases: Phases
     retention: Retention
-    stage: StageRun
-    check: Callable[[Mapping[str, float], Sequence[Trajectory], str], None]
+    work: Path  # the run's folder
+    tracker: Tracker
+    max_banned_mass: float  # as for the steps of training
     compress: bool = False
     _collectors: list[tuple[Collector, RoundRequest]] = field(
         default_factory=list[tuple[Collector, RoundRequest]], init=False
@@ -208,7 +205,7 @@ class Validator:
         for exam in self.exams if self.settings.every else ():
             asked = exam.round(ranks("the check of held-out rows"))
             everyone = ranks("the rollouts of validation of all ranks")
-            self._collectors.append((Collector(self.loop, self.stream, no_credit, Fill(0), everyone), asked))
+            self._collectors.append((Collector(self.loop, self.session.stream(), no_credit, Fill(0), everyone), asked))
 
     def __call__(self, updates: int, total: int) -> dict[str, float]:
         """Validates the weights after ``updates`` of ``total`` updates. Returns what it stored; nothing where none is
@@ -228,19 +225,21 @@ class Validator:
         for exam, (collector, _), batch in zip(self.exams, self._collectors, batches, strict=True):
             found = exam.figures(batch, collector.ranks)
             rolled_out = [scored.trajectory for scored in batch.scored]
-            self.check(found, rolled_out, f"validation after {updates} updates ({trajectories})")
+            where = f"validation after {updates} updates ({trajectories})"
+            self.session.check(found["broken"], found.get("judge/unjudged"), rolled_out, where)
+            refuse_banned_mass(found.get("banned_mass"), self.max_banned_mass, where)
             named = {f"{VALIDATED}{name}": value for name, value in found.items()} | named
         named["time/validate_s"] = time.perf_counter() - begin
         if rank == 0:
-            with disk.checked(self.stage.work / LOG, "append to"), (self.stage.work / LOG).open("a") as file:
+            with disk.checked(self.work / LOG, "append to"), (self.work / LOG).open("a") as file:
                 file.write(json.dumps({"step": updates, **named}) + "\n")
-            self.stage.tracker.metrics(named, updates)
+            self.tracker.metrics(named, updates)
         return named
 
     def _store(self, batches: Sequence[StepBatch], updates: int, rank: int) -> Path:
         """Writes this rank's trajectories, in place of those of an attempt that was interrupted."""
         name = f"{updates:06d}{f'-{rank}' if rank else ''}.jsonl"
-        plain, small = (self.stage.work / FOLDER / f"{name}{ending}" for ending in ("", ".zst"))
+        plain, small = (self.work / FOLDER / f"{name}{ending}" for ending in ("", ".zst"))
         plain.unlink(missing_ok=True)
         small.unlink(missing_ok=True)
         path = small if self.compress else plain
