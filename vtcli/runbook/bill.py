@@ -228,7 +228,8 @@ def _disk(plan: Plan | None) -> float | None:
 
 
 def planned(steps: Sequence[Step], cluster: str | None, host_gib: float | None = None) -> Plan | None:
-    """The plan of the first rl on a cluster; None without rl, and at scale tiny without a cluster."""
+    """The plan of the first rl on a cluster, by default this machine's GPUs, else eight H100. None without rl, and at
+    scale tiny without a cluster."""
     step = next((step for step in steps if step.verb == "rl"), None)
     if step is None or (cluster is None and "scale=tiny" in step.arguments):
         return None
@@ -237,7 +238,7 @@ def planned(steps: Sequence[Step], cluster: str | None, host_gib: float | None =
     models = [value for wanted in ("rl.model", "sft.model") for key, _, value in given if key == wanted]
     words += [f"plan.model={models[0]}"] if models else []
     words += [f"plan.host_gib={host_gib:.1f}"] if host_gib else []
-    return cost.run([*words, f"cluster={cluster or '1x8xH100'}"])
+    return cost.run([*words, f"cluster={cluster or cost.this_machine() or '1x8xH100'}"])
 
 
 def lines(found: Bill) -> Iterator[str]:

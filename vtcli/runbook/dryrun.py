@@ -225,9 +225,8 @@ class DryRun:
     def _bill(self) -> Iterator[CheckResult]:
         values, runs = self._values("rl"), len(self.asked.seeds)
         yield CheckResult("bill", True, f"{runs} × rl of {size('rl', values)}")
-        cluster = self.cluster or (None if self.asked.scale == TINY else here())
         own_host = machine.gpus() and not self.jobs and self.cluster is None  # rl itself refuses by it
-        plan = planned(self.steps, cluster, machine.memory_gib() if own_host else None)
+        plan = planned(self.steps, self.cluster, machine.memory_gib() if own_host else None)
         if plan is not None and not plan.memory.fits:
             advice = " ".join(plan.advice or ()) or "a smaller model or more GPUs"
             raise ConfigError(
@@ -261,14 +260,6 @@ def taught(values: Mapping[str, Any]) -> dict[str, Any]:
         files = {"file": (protocol.get("place") or {}).get("file")}
         env = {**env, "protocol": {key: value for key, value in protocol.items() if key != "place"} | files}
     return {"env": env, "prompt": values.get("prompt")}
-
-
-def here() -> str:
-    """The GPUs of this machine as ``cluster=`` has them, else one machine of eight H100."""
-    from vtcli.runbook.cost import this_machine
-
-    found = this_machine()
-    return "1x8xH100" if found is None else str(found)
 
 
 def _hub(model: str) -> CheckResult:

@@ -57,16 +57,18 @@ def options_of(stage: str) -> str:
 
 def as_jobs(steps: Sequence[Step]) -> list[str]:
     """Submits the commands to Slurm, each after the jobs whose artifacts it reads. ``SYNTH_SBATCH``, ``RL_SBATCH`` and
-    their like are options of sbatch for a stage. Returns the numbers of the jobs; none stays if one is refused."""
+    their like are options of sbatch for a stage. What no stage does, a copy of an artifact, is done here at once.
+    Returns the numbers of the jobs; none stays if one is refused."""
     if shutil.which("sbatch") is None:
         raise ConfigError("SLURM=1: there is no sbatch here. Run this where jobs are submitted")
-    variables = {step.verb: options_of(step.verb) for step in steps}
+    variables = {step.verb: options_of(step.verb) for step in steps if step.verb in STAGES}
     options = {stage: split(name, os.environ.get(name, "")) for stage, name in variables.items()}
     for stage, words in options.items():
         if any(re.match(r"--array\b|-a", word) for word in words):
             raise ConfigError(
                 f"{variables[stage]} may not set --array: data are made in {SHARDS} shards, the rest at once"
             )
+    here([step for step in steps if step.verb not in STAGES])
     jobs: dict[str, str] = {}
     numbers: list[str] = []
 
@@ -85,7 +87,7 @@ def as_jobs(steps: Sequence[Step]) -> list[str]:
         _say(f"{numbers[-1]:<8} {script:<12} {step.makes}{'   after ' + ':'.join(after) if after else ''}")
         return numbers[-1]
 
-    for step in steps:
+    for step in (each for each in steps if each.verb in STAGES):
         after = [jobs[name] for name in step.names if name in jobs]
         if step.verb == "synth":
             shards = submit("synth", step, after, f"--array=1-{SHARDS}")
