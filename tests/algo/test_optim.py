@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import get_args, get_type_hints
+
 import pytest
 from cases import each_case
 
-from vtcli.algo.optim import Optim, learning_rate
+from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.config.bounds import OutOfBounds
 
 
@@ -38,3 +41,23 @@ def test_a_share_of_the_schedule_that_follows_by_hand() -> None:
 def test_neither_a_share_nor_a_number_of_steps(wrong: float) -> None:
     with pytest.raises(OutOfBounds, match="warmup_steps"):
         Optim(warmup_steps=wrong)
+
+
+def test_the_combinations_of_settings_that_deepspeed_can_run() -> None:
+    """By ZeRO stage: the types of numbers, what may be in host memory, and whether states may leave the device."""
+    can = {
+        0: (["float32"], ["none"], [False]),
+        1: (["float32"], ["none", "optimizer"], [False, True]),
+        2: (["float32", "bfloat16"], ["none", "optimizer"], [False, True]),
+        3: (["float32", "bfloat16"], ["none", "optimizer", "weights"], [False]),
+    }
+    hints = get_type_hints(Backend)
+    stages, dtypes, offloads = (get_args(hints[name]) for name in ("zero_stage", "dtype", "offload"))
+    taken: set[tuple[object, ...]] = set()
+    for stage, dtype, offload, sleep in itertools.product(stages, dtypes, offloads, (False, True)):
+        try:
+            Backend(zero_stage=stage, dtype=dtype, offload=offload, sleep=sleep)
+        except ValueError:
+            continue
+        taken.add((stage, dtype, offload, sleep))
+    assert taken == {(stage, *row) for stage, rows in can.items() for row in itertools.product(*rows)}
