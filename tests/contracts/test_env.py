@@ -191,7 +191,7 @@ def test_where_nothing_is_offered_nothing_is_carried_out(world: World) -> None:
         assert sample.question in question
         with_tools = "".join(asyncio.run(world.opened(name)[0].reset()))
         assert len(system + question) < len(with_tools)
-        seen = step(env, FAILING[name], sample.images, world.store)
+        seen = step(env, GOOD[name], sample.images, world.store)
         assert seen is not None and not seen.images
         assert {result.status for result in seen.results} <= {"error", "refused"}
         assert not runner.setups

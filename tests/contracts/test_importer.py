@@ -203,6 +203,18 @@ def test_a_row_without_its_question_answer_or_picture_is_refused_by_name(
     assert tried >= (0 if kind in NO_IMAGES else 4), tried
 
 
+@each_case(
+    ("kind", "column", "given"), [("own rows", "answer", "left"), ("own columns", "A", ""), ("spacer", "solution", "E")]
+)
+def test_an_answer_that_no_reply_could_match_is_refused(
+    kind: str, column: str, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader(kind, ROWS[kind], tmp_path, monkeypatch, "train")
+    with pytest.raises(RowProblem) as caught:
+        reader({**ROWS[kind], column: given})
+    refused(caught.value)
+
+
 @each_case(("kind", "split"), [*((kind, "train") for kind in ROWS), ("openai", "demo-train"), ("swift", "demo-train")])
 def test_a_row_is_an_item_or_a_bad_row_whatever_it_holds(
     kind: str, split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
