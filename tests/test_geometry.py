@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +33,7 @@ def test_mod_f1_by_hand():
     assert geometry.mod_f1(Areas(1, 20, 0)) == 0.5
 
 
-@pytest.mark.parametrize("other", [(20, 20, 30, 30), (10, 0, 20, 10), (5, 5, 5, 9), (9, 9, 1, 1)])
+@each_case("other", [(20, 20, 30, 30), (10, 0, 20, 10), (5, 5, 5, 9), (9, 9, 1, 1)])
 def test_boxes_that_share_nothing_score_zero(other):
     assert geometry.mod_f1(geometry.areas((0, 0, 10, 10), other)) == 0.0
     assert geometry.iou((0, 0, 10, 10), other) == 0.0
@@ -70,14 +71,14 @@ def turn(name, pixels):
 PICTURE = np.arange(6).reshape(2, 3)
 
 
-@pytest.mark.parametrize("first", geometry.ORIENTATIONS)
-@pytest.mark.parametrize("then", geometry.ORIENTATIONS)
+@each_case("first", geometry.ORIENTATIONS)
+@each_case("then", geometry.ORIENTATIONS)
 def test_composition_is_that_of_pixels(first, then):
     both = turn(then, turn(first, PICTURE))
     assert np.array_equal(turn(geometry.compose(first, then), PICTURE), both)
 
 
-@pytest.mark.parametrize("name", geometry.ORIENTATIONS)
+@each_case("name", geometry.ORIENTATIONS)
 def test_inverse_undoes(name):
     assert geometry.compose(name, geometry.inverse(name)) == "none"
     assert np.array_equal(turn(geometry.inverse(name), turn(name, PICTURE)), PICTURE)
@@ -100,7 +101,7 @@ ROTATE = [{"op": "rotate", "angle": angle} for angle in (90, 180, 270)]
 FLIP_H, FLIP_V = {"op": "flip", "direction": "horizontal"}, {"op": "flip", "direction": "vertical"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("transform", "size", "seen"),
     # Where the point (30, 20) of an image of 200 x 100 is seen after the operation.
     [
@@ -136,7 +137,7 @@ def test_there_is_no_map_from_another_input_or_an_unknown_operation():
     assert geometry.to_input(images, 3) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("operation", "size", "vertical_30", "horizontal_30"),
     # A line at 30 of the turned image, in the image of 200 x 100 that it came from.
     [
@@ -176,7 +177,7 @@ def point(x, y):
     return {"type": "point", "x": x, "y": y}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("predicted", "true", "expected"),
     # In an image of 160 x 120: T = 40 for vertical lines, 30 for horizontal ones, sqrt(40^2 + 30^2) = 50 for points.
     [

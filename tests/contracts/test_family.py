@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_generic
 import tiny_model
+from cases import each_case
 
 from vtcli.algo.optim import Backend, Optim
 from vtcli.engines import parity, probes
@@ -187,7 +188,7 @@ def test_a_text_only_model_is_refused_as_such(tmp_path: Path) -> None:
         open_family(tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "told"),
     [
         ("nowhere.family.Mine", r"families\.mine: there is no module 'nowhere\.family'.*PYTHONPATH"),
@@ -207,7 +208,7 @@ def test_a_class_without_every_member_of_a_family_is_refused(monkeypatch: pytest
         find_family("mine", {"mine": FAMILIES["qwen2_5_vl"]})
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+@each_case("content", [None, "{", "[]", "{}"])
 def test_a_folder_that_does_not_say_what_it_is_is_one_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)

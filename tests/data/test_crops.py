@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import numpy as np
-import pytest
+from cases import each_case
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
@@ -29,7 +29,7 @@ def spoilt(pixels: Pixels, quality: int, scale: float) -> Pixels:
     return np.asarray(Image.open(buffer))
 
 
-@pytest.mark.parametrize("photo", PHOTOS)
+@each_case("photo", PHOTOS)
 def test_the_tolerance_lets_jpeg_and_resizing_pass_and_no_other_place(photo: Pixels) -> None:
     """The figures that the module states."""
     right = cut(photo, BOX)
@@ -46,7 +46,7 @@ def test_the_tolerance_lets_jpeg_and_resizing_pass_and_no_other_place(photo: Pix
     assert not crops.shows(BOX, [photo], cut(photo, (120, 80, 360, 320)))  # another shape
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("code", "box"),
     [
         ("image.crop((1, 2, 30, 40)).save('a.png')", (1, 2, 30, 40)),

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 
 from vtcli.data.generators import canvas
 from vtcli.data.importers import media, sources
@@ -63,8 +64,8 @@ def whole(path: Path, **how: Any) -> tuple[list[dict[str, Any]], list[int]]:
     return good, bad
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("damage", DAMAGE)
+@each_case("layout", LAYOUTS)
+@each_case("damage", DAMAGE)
 def test_a_damaged_row_of_a_json_list_costs_no_other_row(damage: str, layout: str, tmp_path: Path) -> None:
     texts = [json.dumps(row) for row in ROWS]
     texts[3] = texts[3].replace(*DAMAGE[damage])
@@ -183,7 +184,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     assert sources.missing(names) == [] and sources.missing(names[1:]) == ["x_1_of_3.parquet"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "how", "reason"),
     [
         ({"question": "q\ud800?"}, {}, "not JSON"),
@@ -260,7 +261,7 @@ def test_pixel_reasoner_and_spacer_say_what_is_a_video(tmp_path: Path) -> None:
         generate(0, 2, "train", preset="spacer", **read)
 
 
-@pytest.mark.parametrize("answer", ["1e999", "-1e999"])
+@each_case("answer", ["1e999", "-1e999"])
 def test_an_answer_without_an_end_is_no_number(answer: str, tmp_path: Path) -> None:
     picture(tmp_path)
     path = tmp_path / "rows.jsonl"

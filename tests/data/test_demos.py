@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import native_card
 from qwen_views import sizing
 from sizes import default_size
@@ -47,7 +48,7 @@ def episode(task: str, number: int, kind: str, teacher: Teacher = PERFECT) -> De
     return asyncio.run(demonstrate(made(task, number), kind, rng, setting))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_a_perfect_teacher_answers_both_forms_rightly(task: str) -> None:
     for number in range(12):
         item, plain = script(task, number)
@@ -57,7 +58,7 @@ def test_a_perfect_teacher_answers_both_forms_rightly(task: str) -> None:
         assert all(len(parse_calls(turn)) == 1 and parse_calls(turn)[0].problem is None for turn in tool.turns[:-1])
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_a_perfect_episode_ends_with_the_truth_in_the_image(task: str) -> None:
     for number in range(6):
         item, shown = made(task, number), episode(task, number, "answer")
@@ -87,7 +88,7 @@ def test_perfect_drawings_score_nearly_one() -> None:
             assert draw_f1(drawn, item.truth["primitives"], 112, 112) > 0.95
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_half_of_the_calls_are_right_at_skill_one_half(task: str) -> None:
     teacher = Teacher(skill=0.5, direct=0.0)
     scripts = [script(task, number, teacher=teacher)[1] for number in range(150)]
@@ -130,7 +131,7 @@ def test_boxes_on_a_grid_that_does_not_divide_the_picture_stay_in_it() -> None:
     assert snapped_box((400, 1, 600, 690), (0.5, 0.5), 7, picture) == [196, 0, 301, 350]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_a_direct_answer_makes_no_call_and_is_near_chance(task: str) -> None:
     teacher = replace(PERFECT, direct=1.0)
     hits = 0
@@ -141,7 +142,7 @@ def test_a_direct_answer_makes_no_call_and_is_near_chance(task: str) -> None:
     assert hits / 120 < {"rotflip": 0.45, "zoom": 0.25, "read_value": 0.2, "count": 0.4}[task]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_perception_rows_ask_about_one_image_and_answer_at_once(task: str) -> None:
     for number in range(8):
         shown, item = episode(task, number, "perceive"), made(task, number)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 from fakes import native_card
 
 from vtcli.config import compose
@@ -99,7 +100,7 @@ def thyme_row(opened: str) -> dict[str, Any]:
     return {"image": ["0.png", "1.png"], "question": question, "response": text}
 
 
-@pytest.mark.parametrize("prompt", ["row", "card"])
+@each_case("prompt", ["row", "card"])
 def test_code_of_others_opens_the_environments_file(prompt: str, tmp_path: Path) -> None:
     """Thyme-SFT names its images by paths of its author's disk, in the question and in the code."""
     said = led(dialogue(tmp_path, thyme_row("/m/x/7.jpg"), "thyme_sft", prompt=prompt), "thyme")
@@ -195,7 +196,7 @@ def openai() -> dict[str, Any]:
     return {"messages": messages, "tools": [{"type": "function", "function": {"name": "zoom"}}]}
 
 
-@pytest.mark.parametrize(("row", "preset"), [(trl(), "trl"), (swift(), "swift"), (openai(), "openai")])
+@each_case(("row", "preset"), [(trl(), "trl"), (swift(), "swift"), (openai(), "openai")])
 def test_calls_beside_the_text_become_text(row: dict[str, Any], preset: str, tmp_path: Path) -> None:
     found = dialogue(tmp_path, row, preset, crops="any", call_space="pixels")  # the shades say which image is which
     assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10 if preset == "openai" else 20, 10]
@@ -205,7 +206,7 @@ def test_calls_beside_the_text_become_text(row: dict[str, Any], preset: str, tmp
     assert said[1][1] == f"Look.\n{ZOOMED}" and said[2][1].count("<image>") == 1 and "ok" in said[2][1]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "turn",
     [
         {"reasoning_content": "Small.", "content": "Let me zoom.", "function_call": {**ZOOM}},
@@ -279,7 +280,7 @@ def test_a_developer_speaks_as_the_system(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("key", "off"), [("weight", 0), ("loss", False)])
+@each_case(("key", "off"), [("weight", 0), ("loss", False)])
 def test_a_turn_without_weight_is_shown_and_not_imitated(key: str, off: Any, tmp_path: Path) -> None:
     talk = [
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URI}}, {"type": "text", "text": "Q"}]},
@@ -367,7 +368,7 @@ def talk(*said: tuple[str, str]) -> list[dict[str, str]]:
 HUMAN, TOOL = ("human", "<image>Q"), ("tool", "<image>ok")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "reason"),
     [
         ({"images": ["0.png"]}, "markers and images differ in number"),
@@ -386,7 +387,7 @@ def test_damaged_trajectories_have_a_reason(change: dict[str, Any], reason: str,
     assert found.value.reason == reason and "row 0 of" in found.value.message
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("said", "env", "reason"),
     [
         ((HUMAN, ("gpt", CALL), TOOL, ("gpt", "A")), "codev", "an observation without a call"),

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from cases import each_case
 from typer.testing import CliRunner
 
 from vtcli.cli.artifacts import app
@@ -87,7 +88,7 @@ def path_of(folder: Path, name: str, to: str) -> str:
     return str(folder / f"{name}.{ENDINGS.get(to, 'parquet')}")
 
 
-@pytest.mark.parametrize("to", ["verl", "trl", "hf"])
+@each_case("to", ["verl", "trl", "hf"])
 def test_the_library_datasets_decodes_the_images(to: str, store: ArtifactStore, tmp_path: Path) -> None:
     export(store, "dataset@latest", to, tmp_path / "out", licence="cc-by-4.0")
     found = datasets.load_dataset(str(tmp_path / "out"), "answer", split="test", cache_dir=str(tmp_path / "cache"))

@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from cases import each_case
 from sizes import default_size
 
 from vtcli.config.binding import bind
@@ -58,8 +59,8 @@ def centroid(mask: np.ndarray) -> tuple[float, float]:
     return float(columns.mean()) + 0.5, float(rows.mean()) + 0.5
 
 
-@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
-@pytest.mark.parametrize("task", TASKS)
+@each_case("size", [TINY, PAPER], ids=["tiny", "paper"])
+@each_case("task", TASKS)
 def test_an_item_is_json_and_has_a_picture(task: str, size: dict[str, Any]) -> None:
     for item in items(task, 4, size=size):
         assert item.pixels.dtype == np.uint8 and item.pixels.shape[2] == 3 and item.pixels.flags.c_contiguous
@@ -68,7 +69,7 @@ def test_an_item_is_json_and_has_a_picture(task: str, size: dict[str, Any]) -> N
         assert canvas.png(item.pixels) == canvas.png(item.pixels)
 
 
-@pytest.mark.parametrize("name", [p.stem for p in sorted(CONF.glob("*_tiny.yaml")) if "\ntasks:" in p.read_text()])
+@each_case("name", [p.stem for p in sorted(CONF.glob("*_tiny.yaml")) if "\ntasks:" in p.read_text()])
 def test_every_item_names_the_rule_of_its_answer(name: str) -> None:
     """It is the rule that rows without one, as older versions stored them, have by what their truth holds."""
     for make in generators(name).values():
@@ -80,7 +81,7 @@ def test_every_item_names_the_rule_of_its_answer(name: str) -> None:
             assert score(sample, item.answer) == (1.0, 1)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_items_depend_on_seed_split_and_number_only(task: str) -> None:
     make = TINY[task]
     first = make(seed=3, item=7, split="train")
@@ -109,7 +110,7 @@ def test_another_process_makes_the_same_pixels() -> None:
     assert other.stdout.strip() == str(here)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@each_case("task", TASKS)
 def test_splits_share_no_picture(task: str) -> None:
     count = 40 if task == "zoom" else 150
     seen = [item.digest for split in ("train", "validation", "test") for item in items(task, count, split)]
@@ -147,7 +148,7 @@ def test_the_tool_training_set_is_always_transformed_and_shows_the_same_pages() 
     assert any(item.truth["transform"] == "none" for item in items("rotflip", 50, "test", "tool"))
 
 
-@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+@each_case("size", [TINY, PAPER], ids=["tiny", "paper"])
 def test_the_stamp_is_in_its_corner_once_the_page_is_upright(size: dict[str, Any]) -> None:
     for item in items("rotflip", 40 if size is TINY else 6, size=size):
         transform = item.truth["transform"]
@@ -189,7 +190,7 @@ def tag_colour(label: str) -> canvas.Rgb:
     return red, green, blue
 
 
-@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+@each_case("size", [TINY, PAPER], ids=["tiny", "paper"])
 def test_tags_are_where_the_truth_says(size: dict[str, Any]) -> None:
     hatched = bool(size["zoom"].keywords["size"].hatchings)
     dark = {"zoom": partial(zoom.generate, size=replace(size["zoom"].keywords["size"], lighting=0.0))}
@@ -290,8 +291,8 @@ def test_marks_are_uniform_and_png_files_small() -> None:
 # ---------------------------------------------------------------- charts
 
 
-@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
-@pytest.mark.parametrize("task", ["read_value", "count"])
+@each_case("size", [TINY, PAPER], ids=["tiny", "paper"])
+@each_case("task", ["read_value", "count"])
 def test_points_are_drawn_where_the_truth_says(task: str, size: dict[str, Any]) -> None:
     for item in items(task, 25, size=size):
         x1, y1, x2, y2 = item.truth["frame"]
@@ -318,7 +319,7 @@ def test_markers_are_centred_on_their_points() -> None:
                     assert centroid(mask & window) == pytest.approx((px, py), abs=0.5)
 
 
-@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+@each_case("size", [TINY, PAPER], ids=["tiny", "paper"])
 def test_read_value_answers_and_lines_belong_to_the_named_point(size: dict[str, Any]) -> None:
     asked: Counter[str] = Counter()
     for item in items("read_value", 60, size=size):
@@ -333,7 +334,7 @@ def test_read_value_answers_and_lines_belong_to_the_named_point(size: dict[str, 
     assert set(asked) == ({"x", "y"} if size is TINY else {"x", "y", "xy"})
 
 
-@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+@each_case("size", [TINY, PAPER], ids=["tiny", "paper"])
 def test_counts_follow_from_the_points(size: dict[str, Any]) -> None:
     for item in items("count", 60, size=size):
         points = item.truth["points"]
@@ -383,7 +384,7 @@ SQUARE = zoom.ZoomSize(tags=1, hatchings=CORNERS, lattice=168)
 LINES = ("across", "down", "rising", "falling")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "said"),
     [
         (lambda: zoom.generate(0, 0, "train", zoom.ZoomSize(336, 336, 2, lattice=336)), "2 tags of 66 to 78 px do not"),

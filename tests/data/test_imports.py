@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 from PIL import Image
 
 from vtcli.data.generators import canvas
@@ -93,7 +94,7 @@ def test_codevision_rows_need_what_undoes_their_transforms(tmp_path: Path) -> No
     assert item.truth["boxes"] == [{"label": "target", "box": [4, 8, 24, 18]}]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("transform", "required", "box"),
     [
         (["crop"], ["crop"], [2, 4, 12, 14]),  # of the picture of 30 x 20 as it is
@@ -124,7 +125,7 @@ def test_a_codevision_crop_of_the_upright_picture_shows_its_box(
     assert shown.size == (30, 20) and shown.getbbox() == tuple(box)
 
 
-@pytest.mark.parametrize("transform", [None, "", "None", []])
+@each_case("transform", [None, "", "None", []])
 def test_a_codevision_row_without_a_transform_needs_no_tool(transform: Any, tmp_path: Path) -> None:
     """3.3.1: the field is None for items that need no tool. Its reward needs to know it."""
     info = {"question": "Which?", "transform": transform, "bbox": [2, 4, 12, 14]}
@@ -243,7 +244,7 @@ def test_webdataset_members_with_one_key_are_a_row(tmp_path: Path) -> None:
         read(tmp_path / "train.tar", preset="webdataset")
 
 
-@pytest.mark.parametrize("scheme", ["", "hub:", "stream:"])
+@each_case("scheme", ["", "hub:", "stream:"])
 def test_hugging_face_sets_are_read_from_a_folder_and_as_a_stream(scheme: str, tmp_path: Path) -> None:
     rows = [{"question": f"What is {i}?", "answer": str(i), "images": [Image.fromarray(PICTURES[i])]} for i in range(3)]
     features = datasets.Features(
@@ -338,7 +339,7 @@ def test_a_mapping_covers_a_new_set_without_code(tmp_path: Path) -> None:
     assert generate(0, 0, "train", path=str(path), name="own", mapping=taken).question == "What is 1?"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("space", "box", "expected"),
     [
         ("pixels", [3, 2, 15, 10], [3, 2, 15, 10]),
@@ -391,7 +392,7 @@ def test_an_image_is_told_by_its_value(tmp_path: Path) -> None:
     assert media.listed("0.png") == ["0.png"] and media.listed(None) == [] and media.listed([None, b"x"]) == [b"x"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "reason"),
     [
         ({"images": ["https://x.org/a.png"]}, "image is a URL"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each_case
 
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Item
@@ -62,7 +63,7 @@ def test_options_may_have_a_column_each(tmp_path: Path) -> None:
     assert several.question == "Which?\n(A) red\n(B) blue"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("question", "given", "listed"),
     [
         ("Is the lamp to my left, right, or back?", ["A. left", "B. right", "C. back"], False),
@@ -89,7 +90,7 @@ def test_letters_of_options_come_before_their_texts_where_the_options_bring_them
     assert answer(["A. B", "B. A"]) == "A" and answer(["B", "A"]) == "B"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "solution", "answer", "listed"),
     [
         (["A. C. elegans", "B. E. coli", "C. D. melanogaster"], "C. elegans", "A", "C. elegans"),

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 
 from stages.synth import Config
 from vtcli.config import compose
@@ -201,7 +202,7 @@ COLD: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 LED = {"codevision": "tool", "pyvision": "tool", "codedance as in rl": "tool"}
 
 
-@pytest.mark.parametrize("name", COLD)
+@each_case("name", COLD)
 def test_a_released_cold_start_is_read_in_the_syntax_of_its_recipe(name: str, tmp_path: Path) -> None:
     recipe, env, file, row = COLD[name]
     words = [env] * bool(env)

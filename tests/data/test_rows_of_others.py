@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 
 from vtcli.data import sheet
 from vtcli.data.generators import canvas, film, zoom
@@ -106,7 +107,7 @@ def test_jsonl_rows_name_image_files(tmp_path: Path) -> None:
         generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="chartqa", form="tool")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         ({"image": None}, "row 0 .* has no image"),
@@ -132,7 +133,7 @@ def test_bad_rows_are_named(change: dict[str, Any], message: str, tmp_path: Path
         generate(0, 0, "train", path=path, name="doc")
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("box", "boxes"), ("questoin", "question"), ("choises", "choices")])
+@each_case(("wrong", "right"), [("box", "boxes"), ("questoin", "question"), ("choises", "choices")])
 def test_a_column_that_looks_like_a_slip_is_refused(wrong: str, right: str, tmp_path: Path) -> None:
     values = [{key: value for key, value in row.items() if key != right} | {wrong: "x"} for row in rows(1)]
     path = parquet(tmp_path, values)
@@ -211,7 +212,7 @@ def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
     assert told == {"rule": "numeric", "tolerance": 0.0}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         ({"choices": ["1", "2"]}, "a list with the answer '0'"),
@@ -241,7 +242,7 @@ def test_what_a_row_says_wrongly_is_named(change: dict[str, Any], message: str, 
         generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own")
 
 
-@pytest.mark.parametrize("keep", ["png", "original", "reference"])
+@each_case("keep", ["png", "original", "reference"])
 def test_an_image_too_narrow_for_every_model_is_a_bad_row(keep: KeepImages, tmp_path: Path) -> None:
     row = row_of_file(tmp_path)
     for height, name in ((4020, "narrow"), (4000, "a")):
@@ -291,7 +292,7 @@ def test_stills_of_a_large_video_are_small_and_keep_its_shape(tmp_path: Path) ->
     assert {number: pixels.shape for number, pixels in stills.items()} == {0: (270, 480, 3), 1: (270, 480, 3)}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "how", "message"),
     [
         ({"video": "no.mp4"}, {}, "the video .*no.mp4 cannot be read"),

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from cases import each_case
 
 from vtcli.config.binding import bind
 from vtcli.data import sheet
@@ -153,7 +154,7 @@ def test_colours_and_several_shapes_can_be_asked_for() -> None:
             assert len({s["places"][second] for s in item.truth["shapes"]}) == 3
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "words"),
     [({"grid": 4}, "2 or 3"), ({"side": (60, 70)}, "do not fit"), ({"kinds": ("speed",)}, "place, colour"),
      ({"shapes": (1, 9)}, "occur twice"), ({"seconds": 1}, "at least 2")],

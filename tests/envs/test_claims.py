@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import FakeRunner, called, code_card, make_pixels, make_run, make_sample, tagged
 
 from vtcli.engines.scripted import ScriptedPolicy
@@ -124,7 +125,7 @@ def test_the_oracle_as_judge_has_them_tested_before_it_looks() -> None:
     assert verify.images == 1 and found.signals.values["evidence"] == [1.0]
 
 
-@pytest.mark.parametrize("signals", [PLAIN, (*PLAIN, evidence.measure)], ids=["reward", "oracle"])
+@each_case("signals", [PLAIN, (*PLAIN, evidence.measure)], ids=["reward", "oracle"])
 def test_a_lost_replay_breaks_the_rollout_and_is_counted(signals: Any) -> None:
     verify = Replays(EpisodeLostError("the template died"))
     (found,) = rewarded(codevision.strategic, [played(crop())], verify, signals)

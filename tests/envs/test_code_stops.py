@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import tiny_model
+from cases import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,7 +131,7 @@ def test_completes_is_what_decoding_everything_says(ids, data):
     assert not chat.completes(ids, ())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("turn", "kept"),
     [
         ("a <code>x</code> b", "a <code>x</code>"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
+from cases import each_case
 from qwen_views import sizing
 
 from vtcli.envs.demonstrate import MemoryImages
@@ -14,7 +14,7 @@ from vtcli.store.images import ImageStore, decode, encode_png
 TINY, PAPER = (10_000, 12_600), (3136, 2_000_000)
 
 
-@pytest.mark.parametrize(("limits", "kept_whole"), [(TINY, True), (PAPER, False)])
+@each_case(("limits", "kept_whole"), [(TINY, True), (PAPER, False)])
 def test_a_kept_image_has_the_same_view(tmp_path: Path, limits: tuple[int, int], kept_whole: bool) -> None:
     store, memory = ImageStore(tmp_path, sizing(*limits)), MemoryImages(sizing(*limits))
     random = np.random.default_rng(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cases import each_case
 from fakes import ALL_TOOLS, make_sample, native_tools
 
 from vtcli.envs.prompts import PromptStyle, read_prompt
@@ -62,7 +63,7 @@ def test_compact_prompts_are_short():
     assert len(re.findall(r"[a-z]+_tool|\w+|\S", system + question)) < 60
 
 
-@pytest.mark.parametrize("style", ["full", "compact"])
+@each_case("style", ["full", "compact"])
 def test_the_tool_form_offers_only_the_task_s_tools(style):
     sample = replace(SAMPLE, form="tool", tools=("image_rotate_tool", "image_flip_tool"))
     system, _ = opening(sample, offered(sample), shipped(style))
@@ -89,7 +90,7 @@ def test_what_a_question_contains_is_not_filled_in():
 GOOD = {"style": "compact", "system": "{tools}", "tool_question": "{question}", "answer_question": "{question}"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         ({"sytem": "x"}, r"\['sytem'\] are unknown or missing"),

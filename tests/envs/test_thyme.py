@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import FakeRunner, code_card, env_card, make_run, make_sample, make_scored, make_trajectory, sure, tagged
 from qwen_views import sizing
 from sandbox_world import World
@@ -50,7 +51,7 @@ def test_text_is_drawn_at_1_and_code_at_0() -> None:
     assert (sampling().top_k, sampling().top_p) == (50, 0.9)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "total"),
     [
         ({}, 2.0),  # 1 + 0.5 + 0.5
@@ -68,7 +69,7 @@ def test_rewards_by_hand(values: dict[str, Any], total: float) -> None:
     assert verdict.total == total
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("texts", "kept"),
     [
         ([f"<think>Look. {tagged('x')}", "It is K.</think>\n<answer>K</answer>"], True),  # one thought over two turns

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from tiny_generic import BUILD, tiny_generic
 from transformers import AutoModelForImageTextToText
 
@@ -53,7 +54,7 @@ RELEASED: dict[str, tuple[dict[str, Any], int]] = {
 """Sizes of released models, and the parameters that the hub shows."""
 
 
-@pytest.mark.parametrize("kind", BUILD)
+@each_case("kind", BUILD)
 def test_every_parameter_of_the_loaded_model_is_counted(kind: str, tmp_path: Path) -> None:
     """By the folder with its processor, and by ``config.json`` alone."""
     tiny = tiny_generic(kind)
@@ -70,7 +71,7 @@ def test_every_parameter_of_the_loaded_model_is_counted(kind: str, tmp_path: Pat
         assert (found.text.tied, found.packs) == (True, False)
 
 
-@pytest.mark.parametrize("kind", BUILD)
+@each_case("kind", BUILD)
 def test_patches_are_those_of_the_processors_tiles(kind: str) -> None:
     family = tiny_generic(kind).family
     found = folder_sizes(family.folder, {})
@@ -82,7 +83,7 @@ def test_patches_are_those_of_the_processors_tiles(kind: str) -> None:
         assert found.tokens(patches) == layout.tokens or kind == "llava_onevision"
 
 
-@pytest.mark.parametrize("name", RELEASED)
+@each_case("name", RELEASED)
 def test_a_released_model_has_the_parameters_that_the_hub_shows(name: str, tmp_path: Path) -> None:
     config, expected = RELEASED[name]
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
+from cases import each_case
 from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.report import analyses, tables
@@ -183,7 +183,7 @@ def test_a_row_has_what_the_environment_recorded(tmp_path: Path) -> None:
     assert (none.recovered, none.composite) == (None, 0.0)
 
 
-@pytest.mark.parametrize(("names", "composite"), [(("crop", "rotate"), 1.0), (("crop", "crop"), 0.0)])
+@each_case(("names", "composite"), [(("crop", "rotate"), 1.0), (("crop", "crop"), 0.0)])
 def test_one_function_of_code_that_does_two_things_is_composite(names: tuple[str, str], composite: float) -> None:
     done = [{"name": name, "arguments": {"degrees": 90 * i}} for i, name in enumerate(names)]
     ran = CallResult("code", {}, "ok", "", 0.1, details={"operations": done})

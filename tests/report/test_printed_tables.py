@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from cases import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -115,18 +116,18 @@ def check_whole(text: str, width: int, parts: Iterable[Table | str]) -> None:
                 assert "".join(words.split()) in found, words
 
 
-@pytest.mark.parametrize("width", [100, 80, 60, 40])
+@each_case("width", [100, 80, 60, 40])
 def test_nothing_is_cut_off_on_a_terminal(width: int) -> None:
     check_whole(printed(width, terminal=True), width, quickstart())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("width", [100, 80, 60])
+@each_case("command", COMMANDS)
+@each_case("width", [100, 80, 60])
 def test_no_command_prints_a_table_that_is_cut_off(command: str, width: int) -> None:
     check_whole(printed(width, True, every()[command]), width, every()[command])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each_case("command", COMMANDS)
 def test_through_a_pipe_every_row_of_every_command_is_one_plain_line(command: str) -> None:
     text = printed(60, False, every()[command])
     assert not re.search("[─━│┃\x1b…]", text)

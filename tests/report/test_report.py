@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each_case
 from fakes import make_pixels, make_sample, make_scored, make_trajectory
 
 from vtcli.report import build, cells, content, folder, pages, plots, printing, tables
@@ -318,7 +319,7 @@ def test_an_image_that_a_run_did_not_keep_is_said_to_be_gone(
     assert folder.image_notes(tmp_path / "other") == ()
 
 
-@pytest.mark.parametrize("values", [(0.7 + 0.2 + 0.1, 1.0), (0.0, 5e-324), (-1e15, -1e15 + 0.125)])
+@each_case("values", [(0.7 + 0.2 + 0.1, 1.0), (0.0, 5e-324), (-1e15, -1e15 + 0.125)])
 def test_a_curve_that_is_flat_but_for_rounding_is_drawn(values: tuple[float, float]) -> None:
     assert values[0] != values[1]
     assert "<svg" in str(plots.curve(Curve("advantage/std", (1, 2), values), (), 2))

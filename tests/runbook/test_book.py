@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from typer.testing import CliRunner
 
 from vtcli.cli.main import app
@@ -145,7 +146,7 @@ def test_a_quickstart_has_a_size_and_a_base_model_of_its_own() -> None:
         steps(book.load("quickstart"), "size=huge")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "said"),
     [
         ({"measures": ["tool.all.calls"]}, r"tool\.all\.calls: evaluations ask the forms answer \(eval\.forms\)"),
@@ -172,7 +173,7 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
         checking.require_measured(asked, found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "word", "said"),
     [
         ("map_pyvision", "agent.limits.max_tokens=600", r"axes\.pressure of .* has agent\.limits\.max_tokens=110"),
@@ -199,7 +200,7 @@ def test_a_word_that_would_undo_an_axis_or_that_the_runbook_gives_itself_is_refu
         named(name, book.load(name), word)
 
 
-@pytest.mark.parametrize("word", ["~data.tasks.zoom", "sft.epochs=0.1", "data.tasks.zoom.train=8"])
+@each_case("word", ["~data.tasks.zoom", "sft.epochs=0.1", "data.tasks.zoom.train=8"])
 def test_a_word_beside_the_axes_is_taken(word: str) -> None:
     assert any(word in step.arguments for step in steps(book.load("map_toolsrl"), word).values())
 
@@ -221,7 +222,7 @@ def test_every_step_of_every_runbook_composes_and_binds(name: str) -> None:
     checking.require_measured(chosen, found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "said"),
     [
         ({"measures": ["accuracy"]}, "measures: accuracy: expected FORM.TASK.MEASURE"),

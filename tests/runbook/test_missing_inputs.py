@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 
 from vtcli.cli import stages
 from vtcli.config import compose
@@ -188,7 +189,7 @@ def test_what_is_there_is_taken(home: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("recipe", "maker"),
     [
         ("toolsrl", "tiny_base"),
@@ -325,8 +326,8 @@ def test_a_model_of_an_endpoint_is_not_looked_for() -> None:
     missing.require_named(request)
 
 
-@pytest.mark.parametrize("made", ["", "make_missing=false"])
-@pytest.mark.parametrize(
+@each_case("made", ["", "make_missing=false"])
+@each_case(
     ("stage", "word"),
     [
         ("rl", "sft.rows_per_step=0"),

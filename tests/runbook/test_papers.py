@@ -14,6 +14,7 @@ from pathlib import Path
 import judge_server
 import pytest
 from benchmark_copies import tsv, vstar_rows
+from cases import each_case
 from typer.testing import CliRunner
 
 from vtcli.cli.main import app
@@ -112,12 +113,12 @@ def test_an_override_that_no_command_takes_is_named() -> None:
         told(Reproduction("codev", "node", model=MODEL, overrides=("sft.epochs=1", "tracker=none")))
 
 
-@pytest.mark.parametrize("recipe", ["mini_o3", "thyme"])
+@each_case("recipe", ["mini_o3", "thyme"])
 def test_every_paper_begins_with_a_model_of_its_own_environment(recipe: str) -> None:
     assert f"+recipe=tiny_{recipe}" in told(Reproduction(recipe, "tiny"))["base-s0"].arguments
 
 
-@pytest.mark.parametrize("recipe", [n for n in compose.options("recipe") if not n.startswith("tiny_")])
+@each_case("recipe", [n for n in compose.options("recipe") if not n.startswith("tiny_")])
 def test_every_recipe_has_commands(recipe: str) -> None:
     found = told(Reproduction(recipe, "paper", model=MODEL))
     assert list(found) == ["data", "before-s0", "clean", "policy-s0", "report-s0"]
@@ -192,7 +193,7 @@ def test_an_open_quotation_mark_is_a_slip_too() -> None:
         CliRunner().invoke(app, ["run", "reproduce", "recipe=codev", "--dry", "--more", "'"], catch_exceptions=False)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "said"),
     [
         (["run", "reproduce", "recipe=codev", "env=null"], "env=null: there is no env 'None'. Valid: codedance, "),
@@ -206,9 +207,7 @@ def test_a_dry_run_refuses_what_a_step_would(words: list[str], said: str) -> Non
         checking.require_right(steps(Reproduction("toolsrl", "tiny", name="a/b")))
 
 
-@pytest.mark.parametrize(
-    ("seeds", "said"), [("0 x", "expected numbers"), ("²", "expected numbers"), ("0 00", "0 is there twice")]
-)
+@each_case(("seeds", "said"), [("0 x", "expected numbers"), ("²", "expected numbers"), ("0 00", "0 is there twice")])
 def test_seeds_are_numbers_and_each_is_another(seeds: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"seed={seeds}: .*{said}"):
         read(["recipe=codev", f"seed={seeds}"], None)

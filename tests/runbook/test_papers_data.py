@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from PIL import Image
 
 from vtcli.config import compose
@@ -64,7 +65,7 @@ def test_the_path_of_a_released_set_goes_to_its_import_alone(tmp_path: Path) -> 
     checking.require_right(found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("recipe", "row", "said"),
     [
         ("codevision", {}, "of each row which operations it needs: required"),

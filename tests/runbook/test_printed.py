@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cases import each_case
 
 from vtcli.config import compose
 from vtcli.errors import InputError
@@ -68,7 +69,7 @@ def test_the_table_says_how_a_printed_number_was_scored(tmp_path: Path) -> None:
     assert "| P, macro (exact) | Base 28.4, ToolsRL 46.5 (by Qwen2.5-VL-72B as a judge) |" in text
 
 
-@pytest.mark.parametrize(("recipe", "word"), [("pyvision_image", "rl.group_size=4"), ("toolsrl", "variant=mixed")])
+@each_case(("recipe", "word"), [("pyvision_image", "rl.group_size=4"), ("toolsrl", "variant=mixed")])
 def test_what_the_same_words_made_is_not_called_different(tmp_path: Path, recipe: str, word: str) -> None:
     """A recipe's data at a scale, and the full name of a variant, are written into artifacts and not into commands."""
     asked = steps(Reproduction(recipe, "tiny", name="x", overrides=(word, f"home={tmp_path}")))
