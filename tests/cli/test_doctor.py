@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from cases import each_case
 
 from vtcli.cli import findings, stages
 from vtcli.cli.doctor import doctor
@@ -179,7 +180,7 @@ def test_the_doctor_speaks_without_a_terminal_and_prints_plain_text(
     assert max(map(len, out.splitlines())) <= 80  # of a pipe: it is pasted into an issue
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("group", "file"),
     [
         ("0::/job_7/step_0", "sys/fs/cgroup/job_7/memory.max"),  # v2; the step itself has no limit

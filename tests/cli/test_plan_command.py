@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tiny_model
 import yaml
+from cases import each_case
 from typer.testing import CliRunner
 
 from vtcli.cli.main import app
@@ -50,7 +51,7 @@ def test_engines_of_their_own_are_planned_as_the_engine_says(tmp_path: Path) -> 
     assert (colocated["layout"]["serving"], colocated["layout"]["tensor_parallel"]) == (0, 1)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("cluster", "engine", "places"),
     [
         ("1x1xH100", ["engine.gpu_memory=0.3"], (0, 1, 0)),  # docs/gpu.md: the one GPU is the learner's too
@@ -96,7 +97,7 @@ def test_servers_that_do_not_fit_a_machine_are_refused_by_the_plan() -> None:
     assert "engine.gpu_memory to at most 0.5 to share" in str(done.exception)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("word", "said"),
     [
         ("rl.loss.kl_coef=null", "rl.loss.kl_coef: expected a number, got None"),
@@ -153,7 +154,7 @@ def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
     assert kl["memory_gib"]["reference"] > 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("argv", "words"),
     [
         ([], "vtcli plan needs a cluster: cluster=NODESxGPUSxKIND"),
@@ -211,7 +212,7 @@ def test_measured_constants_are_used_where_they_belong(tmp_path: Path) -> None:
     assert "tool_latency_s" in ON_ANY_DEVICE
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content",
     ["{", "{}", '{"kind": "H200", "constants": {"speed": 1}}', '{"kind": "CPU", "constants": {"tool_latency_s": -1}}'],
 )

@@ -7,6 +7,7 @@ import sys
 
 import confinement
 import pytest
+from cases import each_case
 
 from vtcli.cli import findings
 from vtcli.sandbox.confinement import attempts, probes
@@ -79,7 +80,7 @@ def test_the_doctor_says_what_holds() -> None:
     assert found.found.split()[0] in ("full", "landlock")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("program", "state", "found"),
     [
         ("print('seccomp', 'seccomp (net)', sep=chr(9))", "absent", "seccomp (net)"),

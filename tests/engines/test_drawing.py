@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import tiny_model
 import torch
+from cases import each_case
 from scipy.stats import chisquare
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,7 +34,7 @@ def drawn(sampling: Sampling, banned: torch.Tensor = NONE, count: int = 2000) ->
     return dict(zip(tokens.tolist(), logprobs.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sampling", "kept"),
     [
         (Sampling(), {0, 1, 2, 3, 4}),
@@ -94,8 +95,8 @@ def plain(logits: torch.Tensor, numbers: torch.Tensor, banned: torch.Tensor = NO
     return torch.searchsorted(cumulative, numbers[:, None] * cumulative[:, -1:], right=True)[:, 0].tolist(), logprobs
 
 
-@pytest.mark.parametrize("vocabulary", [7, drawing.WIDTH, drawing.WIDTH + 1, 5 * drawing.WIDTH + 300])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@each_case("vocabulary", [7, drawing.WIDTH, drawing.WIDTH + 1, 5 * drawing.WIDTH + 300])
+@each_case("seed", [1, 2, 3])
 def test_blocks_draw_what_the_whole_vocabulary_would(vocabulary: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     logits = 4 * torch.randn(64, vocabulary, generator=random)
@@ -109,7 +110,7 @@ def test_blocks_draw_what_the_whole_vocabulary_would(vocabulary: int, seed: int)
     torch.testing.assert_close(logprobs.double(), known.gather(1, tokens[:, None])[:, 0], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13, 14])
+@each_case("seed", [11, 12, 13, 14])
 def test_tokens_are_drawn_as_often_as_they_are_likely(seed: int) -> None:
     vocabulary, count = 3 * drawing.WIDTH + 17, 60_000
     logits = 1.5 * torch.randn(1, vocabulary, generator=torch.Generator().manual_seed(seed))
@@ -201,7 +202,7 @@ def temperatures(tokens: list[str], sampling: Sampling = CODE) -> list[float]:
     return out
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("tokens", "expected"),
     [
         (["a", "<code>", "x", "</code>", "b"], [0.7, 0.7, 0.0, 0.0, 0.7]),
@@ -220,7 +221,7 @@ def test_the_temperature_inside_a_span_by_hand(tokens: list[str], expected: list
     assert scales(range(len(tokens)), Sampling(0.7), lambda i: tokens[i]) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "message"),
     [
         (lambda: Sampling(top_p=0.0), "top_p: must be above 0"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from judge_server import JudgeServer, Reaction
 
 from vtcli.engines.openai.chat import END, TextChat, unpack
@@ -58,7 +59,7 @@ def ask(
         return asyncio.run(work(server.url))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reaction", "tokens"),
     [
         (said(7), 120),
@@ -111,9 +112,7 @@ def test_a_reply_that_a_filter_withheld_is_an_answer_and_wrong(tmp_path: Path) -
 CALL = '<tool_call>{"name": "zoom", "arguments": {}}</tool_call>'
 
 
-@pytest.mark.parametrize(
-    "thoughts", [f"I could write {CALL}.", "Is it <answer>J</answer>?", "```python\nf()\n```", "END"]
-)
+@each_case("thoughts", [f"I could write {CALL}.", "Is it <answer>J</answer>?", "```python\nf()\n```", "END"])
 def test_thoughts_that_would_be_read_as_a_turn_are_left_out(tmp_path: Path, thoughts: str) -> None:
     stop = ("</tool_call>", "</answer>", "END")
     (turn,) = ask(tmp_path, said("<answer>K", "stop", reasoning_content=thoughts), request(stop))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,7 +66,7 @@ def test_open_requests_wait_for_the_budget_and_hold_the_most_they_may_cost() -> 
     assert ledger.by_rollout[0] == TokenUsage(10, 5, 1) and "75 tokens" in str(refused[0])
 
 
-@pytest.mark.parametrize("price", [Price(), Price(2.5, 0.0), Price(0.0, 10.0)])
+@each_case("price", [Price(), Price(2.5, 0.0), Price(0.0, 10.0)])
 def test_a_bound_on_money_needs_prices(price: Price) -> None:
     with pytest.raises(ConfigError, match=r"x\.budget\.money=50 needs both prices above 0.* y\.price\.output is"):
         Budget(money=50.0).require_prices(price, "x.budget", "y.price")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import each_case
 from tiny_family import SIZES, tiny_family
 from tiny_generic import ONE_OFTEN, tiny_generic
 
@@ -27,7 +28,7 @@ from vtcli.errors import EngineError, InputError
 TINY = tiny_family("qwen2_vl")
 
 
-@pytest.mark.parametrize("name", SIZES)
+@each_case("name", SIZES)
 def test_every_family_writes_the_ids_of_its_template(name: str) -> None:
     assert template_tokens(tiny_family(name).family) > 20
 
@@ -37,7 +38,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changed", "told"),
     [
         (("<|im_end|>\n", "<|im_end|>"), r"differs from Qwen2-VL's at token \d+: it writes '<\|im_start\|>.*' where"),
@@ -134,7 +135,7 @@ def processor_of_qwen3(folder: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"patch_size": 16}))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("spoil", "told"),
     [
         (text_only, r"holds a text-only model \(qwen3\)"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_model
 import yaml
+from cases import each_case
 from fakes import code_card, env_card, make_pixels, make_sample, sure
 from qwen_views import sizing
 from sandbox_world import World
@@ -113,7 +114,7 @@ def played(tmp_path_factory, strongest: World) -> dict[str, Any]:
     return strongest.do(run(strongest.pool))
 
 
-@pytest.mark.parametrize(("name", "task"), TASKS)
+@each_case(("name", "task"), TASKS)
 def test_the_best_script_solves_each_tiny_task_with_verified_operations(played, name: str, task: str) -> None:
     for i in ITEMS:
         trajectory = played["best"][name, task, i]
@@ -164,8 +165,8 @@ def test_perception_speaks_of_no_code_and_answers_as_the_protocol_wants(played) 
     assert any("\\boxed{" in e.messages[-1]["content"] for e in looked)
 
 
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("name", ["codev", "codevision", "thyme"])
+@each_case("act", ACTS)
+@each_case("name", ["codev", "codevision", "thyme"])
 def test_a_template_does_what_its_act_is_called(played, name: str, act: str) -> None:
     (((pixels, how),), _) = played["acts"][name, act]
     given = make_pixels(1, 112, 98)
@@ -209,7 +210,7 @@ def test_compact_texts_replace_prompt_and_observations_only_when_asked_for() -> 
         replace(card, compact=None).styled("compact")
 
 
-@pytest.mark.parametrize("name", STUMBLE)
+@each_case("name", STUMBLE)
 def test_a_call_that_is_made_to_fail_fails_in_every_environment_of_code(played, name: str) -> None:
     for seed, said in ((0, "outside"), (1, "NameError")):
         seen = played["stumbles"][name, seed]

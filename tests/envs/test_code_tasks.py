@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import code_card, env_card, make_sample
 from qwen_views import sizing
 from sandbox_world import World
@@ -93,7 +94,7 @@ def found(plays: Plays) -> dict[str, list[Trajectory]]:
     return {task: trajectories for task, (trajectories, _) in plays.items()}
 
 
-@pytest.mark.parametrize("task", CARDS)
+@each_case("task", CARDS)
 def test_the_oracle_solves_every_sample_by_code(task: str, found: dict[str, list[Trajectory]]) -> None:
     for trajectory in found[task]:
         assert trajectory.stop is Stop.ANSWERED, trajectory.error
@@ -136,7 +137,7 @@ def said(plan: Script) -> str:
     return (parse_answer(plan.turns[-1]) or "").strip().removeprefix("\\boxed{").removesuffix("}")
 
 
-@pytest.mark.parametrize("task", CARDS)
+@each_case("task", CARDS)
 def test_a_half_skilled_teacher_is_right_where_its_code_is(task: str) -> None:
     scripts = [script(task, number, Teacher(skill=0.5, direct=0.0)) for number in range(100)]
     right = [plan.right for _, plan in scripts]
@@ -160,7 +161,7 @@ def test_without_code_few_dots_are_counted_and_many_are_guessed() -> None:
         assert all(some) if difficulty == "easy" else abs(float(np.mean(some)) - 1 / 6) < 0.18
 
 
-@pytest.mark.parametrize("task", CARDS)
+@each_case("task", CARDS)
 def test_perception_asks_nothing_that_the_picture_does_not_show(task: str) -> None:
     for number in range(20):
         item = made(task, number)
@@ -171,7 +172,7 @@ def test_perception_asks_nothing_that_the_picture_does_not_show(task: str) -> No
                 assert (question, reply) == ("Are the dots large or small?", "small")
 
 
-@pytest.mark.parametrize("task", CARDS)
+@each_case("task", CARDS)
 def test_demonstrations_are_played_in_the_real_environment(task: str, plays: Plays) -> None:
     told, seen = plays[task][1]
     item = made(task, 0)

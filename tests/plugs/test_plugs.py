@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import make_sample, make_trajectory
 
 from stages import eval as evaluate
@@ -175,7 +176,7 @@ def test_a_recipe_trains_in_it_under_its_own_signal_reward_advantage_selection_a
     assert "somebody" in artifact.manifest.identity["code"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("stage", "words", "told"),
     [
         ("eval", ["env=wrong"], r"env: somebody\.no_card returned a str; expected a vtcli\.envs\.card\.EnvCard"),

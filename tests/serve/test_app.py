@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_model
+from cases import each_case
 from fakes import env_card, tagged
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from prometheus_client.parser import text_string_to_metric_families
@@ -107,7 +108,7 @@ class Doubts(Script):
         return replace(found, logprobs=tuple(-float(n) for n in range(len(found.token_ids))))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "fields", "content"),
     [
         (f"é…{DONE}", {}, f"é…{DONE}"),
@@ -184,7 +185,7 @@ def test_nothing_stays_of_a_client_that_went_away_or_of_a_refused_image(tmp_path
     served(tmp_path, gate, work)
 
 
-@pytest.mark.parametrize("path", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/x", "0" * 64, "a%00b", "."])
+@each_case("path", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/x", "0" * 64, "a%00b", "."])
 def test_no_path_leads_out_of_the_images(path: str, tmp_path: Path) -> None:
     outside = tmp_path / ("0" * 64)
     outside.write_text("secret")

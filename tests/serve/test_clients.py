@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from cases import each_case
 from openai import (
     APIError,
     APIStatusError,
@@ -114,7 +115,7 @@ def official(hosted: Hosted, key: str = "none") -> Generator[OpenAI]:
         yield client
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "status", "given"),
     [
         (BadRequestError, 400, {"messages": [message("Why?", {"type": "image_url", "image_url": {"url": URL[:-40]}})]}),
@@ -165,9 +166,7 @@ def test_the_official_client_comes_again_after_a_refusal(tmp_path: Path) -> None
         assert asked.choices[0].message.content == "K" and waits == [NOT_YET_S]
 
 
-@pytest.mark.parametrize(
-    ("error", "code"), [(RuntimeError("?"), "rollout_broken"), (EngineError("?"), "engine_failed")]
-)
+@each_case(("error", "code"), [(RuntimeError("?"), "rollout_broken"), (EngineError("?"), "engine_failed")])
 def test_an_error_in_a_stream_is_raised_by_the_official_client(error: Exception, code: str, tmp_path: Path) -> None:
     """It comes after the first steps, which the client has read by then."""
     with hosted(tmp_path, Fails(error)) as server, official(server) as client:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from fakes import native_card
 from serving import DONE, IMAGE, ZOOM, Gate, Script, Served, hosted, message, served, until
 
@@ -145,7 +146,7 @@ def test_a_stream_from_there_takes_no_room_from_questions(tmp_path: Path) -> Non
         beside(tmp_path, other.address, work, **SMALL)
 
 
-@pytest.mark.parametrize("given", ["policy:v2", "127.0.0.1:8001", "http://a/b", "http://user@host", "file:///etc"])
+@each_case("given", ["policy:v2", "127.0.0.1:8001", "http://a/b", "http://user@host", "file:///etc"])
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match=r"serve\.beside=.*expected http://HOST:PORT"):
         Config("m", {}, native_card, beside=given)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import tiny_model
+from cases import each_case
 from vllm_stand_in import ENGINE, StandIn, policy
 
 from vtcli.engines.policies import Placement
@@ -67,7 +68,7 @@ def test_what_is_no_server_of_ours_is_named(server: StandIn) -> None:
     server.again()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "said"),
     [
         ({"urls": ["localhost:8000"]}, "expected http://HOST:PORT"),
@@ -89,7 +90,7 @@ def test_a_spool_that_is_no_folder_is_refused(server: StandIn, tmp_path: Path) -
         pass
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "ranks", "expected"),
     [
         ({"servers": 2, "tensor_parallel": 2, "gpu_memory": 0.9}, 4, ["e", "f", "g", "h"]),
