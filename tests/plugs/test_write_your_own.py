@@ -71,6 +71,6 @@ def test_every_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert loss.clipped.tolist() == [1.0, 1.0, 0.0]
 
     runner = CliRunner()
-    for argv in (["run", "map_rewards", "--dry", "seed=0,1"], ["config", "validate", "thrifty"]):
+    for argv in (["run", "rewards", "--dry", "seed=0,1"], ["config", "validate", "thrifty"]):
         done = runner.invoke(app, [*argv, "--config-dir", "paper"], catch_exceptions=False)
         assert done.exit_code == 0, done.output
