@@ -17,25 +17,32 @@ from typing import Any
 import pytest
 import yaml
 
-from vtcli.benchmarks import forms
-from vtcli.data.importers import dialogues, mapping, options, texts
+from vtcli.benchmarks import files, forms
+from vtcli.config import commandline
+from vtcli.data.importers import crops, dialogues, mapping, media, options, texts
 from vtcli.data.importers.media import Finder
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.text_rows import open_text
 from vtcli.engines.openai.native import native
+from vtcli.engines.trials.outcome import TrialResult
 from vtcli.envs import code_reading, code_writing, grounding, syntax
 from vtcli.envs.code_protocol import Reading
+from vtcli.envs.tool_calls import printable
 from vtcli.errors import VtcliError
 from vtcli.families import thoughts
 from vtcli.filters import turns, words
 from vtcli.foreign import between, load_json, visible
 from vtcli.judging import quoting, replies
 from vtcli.report import emergent, viewer
-from vtcli.sandbox.harness import repair
+from vtcli.runs import track
+from vtcli.sandbox.harness import capture, repair
+from vtcli.sandbox.protocol import frames
 from vtcli.sandbox.types import Help
 from vtcli.schema import Sample
 from vtcli.serve import answers, hosts, requests
-from vtcli.signals import rules
+from vtcli.signals import evidence, rules
+from vtcli.signals.answer import read_index, read_map
+from vtcli.store.artifacts import require_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 40_000
@@ -223,7 +230,23 @@ def readers(tmp_path: Path) -> dict[str, tuple[Callable[[str], object], str]]:
         "serve.answers": (answers.last_thought, "<think> </think> <tool_call> </code> <code> <answer> a"),
         "engines.native": (chat, tags),
         "sandbox.repair": (lambda t: repair.repaired(t, Help()), "``` ~~~ \t \n a ' \" ( - \\n + #"),
-        "report.viewer": (viewer.mark_tags, "<think> </think> < a"),
+        "report.viewer": (lambda t: (viewer.mark_tags(t), viewer.policy_step(t)), "<think> </think> < a"),
+        "report.arguments": (lambda t: viewer.arguments_text({"code": t, "x": [t]}), '\\ " \n { a'),
+        "importers.crops": (crops.has_places, "crop( [ 1 , ( ) . : a"),
+        "benchmarks.files": (lambda t: (files.listed(t), media.listed(t)), "[ ( ' \" , 1 - {"),
+        "sandbox.frames": (lambda t: frames.parse_json(t.encode()), '[ { } ] " , : 1 \\ -'),
+        "sandbox.printed": (lambda t: capture.printed(["a.png", "b.png"], t), "a . \n ' [ , a.png"),
+        "envs.observations": (
+            lambda t: (code_writing.shorten(t, 500), code_writing.last_lines(t, 20), printable(t)),
+            "\n \t a \x1b [",
+        ),
+        "serve.answers error": (lambda t: (answers.error(400, t), answers.thought(t)), '" < \x1b a'),
+        "engines.trials": (TrialResult.read, '{ " [ 1 a :'),
+        "trackers.values": (lambda t: (track.clip(t), [*track.flatten({"a": {t[:100]: t}})]), ". / a \n %"),
+        "config.split": (lambda t: (commandline.split("x", t), commandline.quoted(t)), ", [ { ' \" \\ = a"),
+        "store.names": (require_name, ": @ . / v a 1"),
+        "signals.evidence": (evidence.without_options, "A ( ) . : \n 1 ["),
+        "signals.answer": (lambda t: (read_index(t), read_map(t)), '{ " : 1 , - a'),
         "report.emergent": (emergent.written, ". crop( [ : ] , 1 a _ resize <tool_call>"),
         **{f"signals {rule}": (scored(rule), "\\frac{ } 1 , A. answer\\ is") for rule in rules.RULES},
         "foreign": (lambda t: (visible(t), between(t, "<a>", "</a>"), between(t, "```", "```")), "<a> </a> ``` \x1b a"),
@@ -244,7 +267,7 @@ def test_readers_of_text_from_outside_are_linear(tmp_path: Path) -> None:
         for text in written(marks_of(marks), LONG):
 
             def once(read: Callable[[str], object] = read, text: str = text) -> None:
-                with suppress(VtcliError, RowProblem, ValueError, requests.RequestError):
+                with suppress(VtcliError, RowProblem, ValueError, requests.RequestError, frames.ProtocolError):
                     read(text)
 
             try:

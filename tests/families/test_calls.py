@@ -50,6 +50,7 @@ def test_all_calls_of_a_turn_are_read_in_order():
         ('{"name": 3}', 'no "name"'),
         ('{"name": ""}', 'no "name"'),
         ('{"name": "f", "arguments": [1]}', '"arguments" must be'),
+        ('{"name": "f", "parameters": {"angle": 90}}', '"parameters", where "arguments" belong'),
         ('{"name": "f", "arguments": null}', '"arguments" must be'),
         ('{"name": "f", "arguments": "x"}', '"arguments" is not valid JSON'),
         ('{"name": "f", "arguments": {"x": NaN}}', "NaN is not a number"),

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ import forked
 import pytest
 
 from vtcli.cli.findings import _mlflow
+from vtcli.errors import ConfigError
 from vtcli.runs import track
 
 STARTER = """
@@ -388,3 +390,16 @@ def test_a_disk_that_takes_no_more_is_told_in_one_line(tmp_path: Path) -> None:
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-3000:]
     assert len([line for line in lines if "cannot log metrics" in line]) == 1 and len(lines) <= 2, done.stderr[-3000:]
+
+
+def test_a_home_that_no_address_of_sqlite_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow would go on without a database below ``a%20b``, and write one named ``h`` beside ``h?x``."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for name in ("a%20b", "h?x"):
+        with pytest.raises(ConfigError, match=f"{re.escape(name)}.*tracker=console"):
+            track.mlflow(track.Context(tmp_path / name, "rl", "policy", None, {}))
+        assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    assert track.tracking_uri(tmp_path / "a%20b") == "http://127.0.0.1:1"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert track.tracking_uri(tmp_path / "a b").endswith("/a b/mlflow.db")

@@ -126,3 +126,19 @@ def test_a_forked_worker_does_not_keep_a_lock(tmp_path: Path) -> None:
     finally:
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, 524])
+def test_a_file_system_without_locks_is_one_plain_error(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(number, "Function not implemented")
+
+    monkeypatch.setattr(disk.fcntl, "flock", refuse)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(InputError, match="its file system has no locks"), disk.locked(tmp_path / "a.lock", 0, "a test"):
+        pass
+    with pytest.raises(InputError, match=r"a\.lock"):
+        disk.is_free(tmp_path / "a.lock")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -22,6 +22,7 @@ from vtcli.envs.grounding import source
 from vtcli.envs.played import PlayedCall, play_calls, reader, shows_failure
 from vtcli.errors import ToolError
 from vtcli.families.thoughts import outside
+from vtcli.foreign import load_json
 from vtcli.protocols import Env, HasSyntax, Images, Syntax
 from vtcli.sandbox.types import Episode, Setup
 from vtcli.schema import Call, ImageRef, Json
@@ -376,7 +377,7 @@ def _raw(dialogue: Dialogue, call: Call, arguments: Mapping[str, Json]) -> str:
     """
     body = call.raw.strip()
     try:
-        value: Any = json.loads(body)
+        value: Any = load_json(body)
     except ValueError:
         value = None
     if not isinstance(value, dict):

@@ -69,6 +69,8 @@ def _check(raw: str, payload: Json) -> Call:
     name, arguments = call.get("name"), call.get("arguments", {})
     if not isinstance(name, str) or not name:
         return Call(raw=raw, problem='the call has no "name"')
+    if "arguments" not in call and "parameters" in call:  # as Llama writes them
+        return Call(raw=raw, name=name, problem='the call has "parameters", where "arguments" belong')
     if isinstance(arguments, str):  # OpenAI's wire format carries the arguments as a JSON string
         try:
             arguments = _loads(arguments)

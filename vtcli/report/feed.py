@@ -6,7 +6,6 @@ Only lists are held. A card is made from its record when somebody opens it.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from markupsafe import Markup
 
 from vtcli.errors import InputError
+from vtcli.foreign import load_json
 from vtcli.report import listing, pages, plots, viewer
 from vtcli.report.content import read_training
 from vtcli.schema import Scored, Signals, Trajectory
@@ -241,7 +241,7 @@ class TrajectoryFeed:
         if self._drawn[0] == len(data):
             return self._drawn[1]
         lines = data.split(b"\n")[:-1]  # a last line without its end is being written
-        training = read_training([dict(json.loads(line)) for line in lines if line.strip()])
+        training = read_training([dict(load_json(line)) for line in lines if line.strip()])
         last = max((curve.steps[-1] for curve in training.curves), default=0)
         self._drawn = len(data), [plots.curve(curve, training.phases, last) for curve in training.curves]
         return self._drawn[1]

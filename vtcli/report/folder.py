@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.errors import InputError
+from vtcli.foreign import load_json
 from vtcli.probes import effects
 from vtcli.probes.causal import Continuation
 from vtcli.report.content import Evaluation, Training, read_training
@@ -58,7 +59,9 @@ def load_series(folder: Path) -> tuple[Evaluation, ...]:
     with disk.checked(path, "read"):
         data = path.read_bytes()
     try:
-        listed = [(str(e["label"]), str(e["source"]), str(e["file"])) for e in json.loads(data)]
+        listed = [(str(e["label"]), str(e["source"]), str(e["file"])) for e in load_json(data)]
+        if any(Path(file).parent.as_posix() != "series" for _, _, file in listed):
+            raise ValueError("a file outside of the folder")
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is no list of evaluations ({error}). Make the report again with vtcli eval."
@@ -118,7 +121,7 @@ def load_probe(folder: Path) -> effects.CausalResult | None:
     with disk.checked(path, "read"):
         data = path.read_bytes()
     try:
-        return codec.decode(effects.CausalResult, json.loads(data))
+        return codec.decode(effects.CausalResult, load_json(data))
     except ValueError as error:
         raise InputError(f"{path} holds no figures of a probe ({error}). Make the report again.") from error
 
@@ -133,7 +136,7 @@ def load_training(model: Path) -> Training:
         with disk.checked(path, "read"):
             lines = path.read_bytes().splitlines()
         try:
-            points += [dict(json.loads(line)) for line in lines if line.strip()]
+            points += [dict(load_json(line)) for line in lines if line.strip()]
         except (ValueError, TypeError) as error:
             raise InputError(
                 f"{path} is no training log, one JSON object a line ({error}). Train the model again."

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vtcli.errors import ConfigError
 from vtcli.foreign import print_line
 from vtcli.protocols import Tracker
 from vtcli.store import codec, disk
@@ -430,8 +431,20 @@ def _rows(values: Mapping[str, float], step: int) -> list[Any]:
 
 
 def tracking_uri(home: Path) -> str:
-    """Address of the runs: ``MLFLOW_TRACKING_URI``, or the database in ``home``."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(home / 'mlflow.db').absolute()}"
+    """Address of the runs: ``MLFLOW_TRACKING_URI``, or the database in ``home``.
+
+    Raises:
+        ConfigError: a home whose path no address of SQLite can hold.
+    """
+    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        return uri
+    file = (home / "mlflow.db").absolute()
+    if sign := next((sign for sign in "%?" if sign in str(file)), None):
+        raise ConfigError(
+            f"MLflow cannot keep its database at {file}, because an address of SQLite gives {sign} a meaning. Choose "
+            "another folder with VTCLI_HOME, a database with MLFLOW_TRACKING_URI, or tracker=console."
+        )
+    return f"sqlite:///{file}"
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

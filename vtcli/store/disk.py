@@ -142,7 +142,12 @@ def _open_locked(path: Path) -> int | None:
         with checked(path, "open the lock"):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        if not _try_lock(handle):
+        try:
+            locked = _try_lock(handle, path)
+        except BaseException:
+            os.close(handle)
+            raise
+        if not locked:
             os.close(handle)
             return None
         with suppress(FileNotFoundError):
@@ -165,16 +170,26 @@ def is_free(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        return _try_lock(handle)
+        return _try_lock(handle, path)
     finally:
         os.close(handle)
 
 
-def _try_lock(handle: int) -> bool:
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, 524)  # 524: ENOTSUPP, of Linux alone
+
+
+def _try_lock(handle: int, path: Path) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise InputError(
+            f"Cannot lock {path}: its file system has no locks ({error.strerror}), so two runs could write one folder. "
+            "Choose a folder on another one with VTCLI_HOME, or mount it with locks (flock)."
+        ) from error
     return True
 
 

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from vtcli.errors import InputError
+from vtcli.foreign import load_json
 from vtcli.protocols import ALONE, Ranks
 from vtcli.store import disk, encoded, images, videos
 
@@ -219,7 +220,7 @@ def _text_problem(row: Mapping[str, Any]) -> str | None:
             if f"<{medium}>" in info[name]:
                 return f"its {name} contains <{medium}>, which stands for the {medium}; take it out of the text"
     try:
-        truth = json.loads(info["truth"])
+        truth = load_json(info["truth"])
     except ValueError as error:
         return f"extra_info.truth is not JSON ({error})"
     return None if isinstance(truth, dict) else "extra_info.truth is not a JSON object"
@@ -235,6 +236,10 @@ def _demo_problem(row: Mapping[str, Any], image_count: int) -> str | None:
             return f"it has a message with the role {message['role']!r}; roles are {', '.join(ROLES)}, content is text"
         if marker := CHAT_MARKER.search(message["content"]):
             return f"a message contains the chat marker {marker.group()}, which could forge a turn or an image"
+    try:
+        load_json(row["tools"] or "[]")
+    except ValueError as error:
+        return f"its tools are not JSON ({error})"
     turns = {number for number, message in enumerate(messages) if message["role"] == "assistant"}
     unlearnt = set(row.get("unlearnt") or ())
     if not unlearnt <= turns:

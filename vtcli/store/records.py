@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
 from vtcli.errors import InputError
+from vtcli.foreign import load_json
 from vtcli.protocols import ALONE, Ranks
 from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample, VideoRef
 from vtcli.store import codec, compressed, disk, encoded, parquet, videos
@@ -346,7 +347,7 @@ def sample_of(row: Mapping[str, Any], images: tuple[ImageRef, ...] = (), clips: 
         answer=info["answer"],
         images=images,
         tools=tuple(info["tools"] or ()),
-        truth=json.loads(info["truth"]),
+        truth=load_json(info["truth"]),
         videos=clips,
     )
 
@@ -354,7 +355,7 @@ def sample_of(row: Mapping[str, Any], images: tuple[ImageRef, ...] = (), clips: 
 def demo_of(row: Mapping[str, Any], images: tuple[ImageRef, ...] = ()) -> Demo:
     """The demonstration of a row."""
     unlearnt = tuple(row.get("unlearnt") or ())
-    return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), images, unlearnt)
+    return Demo(row["id"], tuple(row["messages"]), tuple(load_json(row["tools"])), images, unlearnt)
 
 
 def _store_images(row: Mapping[str, Any], store: ImageStore, table: parquet.ParquetTable) -> tuple[ImageRef, ...]:

@@ -13,7 +13,7 @@ import torch
 from tiny_learner import learner
 from torch import Tensor, nn
 
-from vtcli.algo.losses import LossConfig, policy_loss
+from vtcli.algo.losses import LossConfig, kl_estimate, policy_loss
 from vtcli.engines import drawing
 from vtcli.engines.hf import HfPolicy
 from vtcli.engines.learner.head import token_logprobs, use
@@ -150,6 +150,24 @@ def test_a_steps_gradient_and_metrics_are_those_of_the_drawn_distribution(monkey
     entropy = torch.special.entr(logq.exp()).sum(-1).mean()
     assert metrics["entropy_trained"] == pytest.approx(float(entropy), abs=1e-5)
     assert metrics["logprob_gap_max"] < 1e-4
+
+
+def test_the_divergence_from_a_reference_is_of_drawn_distributions() -> None:
+    """The reference gives banned ids next to nothing, the policy half of the probability."""
+    rows, trained, config = rollouts(), learner(reference=tiny_model.model()), LossConfig(kl_coef=0.1)
+    wanting(trained.module.model)
+    metrics = trained.step(rows, config)
+
+    def divergence(*, banned: bool) -> float:
+        with torch.no_grad():
+            policy, reference = (
+                torch.cat([distribution(logits_of(plain, r), banned=banned).gather(1, targets(r)) for r in rows])
+                for plain in (wanting(tiny_model.reference()), tiny_model.reference())
+            )
+            return float(kl_estimate(policy, reference, config.kl).mean())
+
+    assert metrics["kl"] == pytest.approx(divergence(banned=True), abs=1e-4)
+    assert abs(divergence(banned=False) - divergence(banned=True)) > 0.01  # so the equality above can fail
 
 
 def test_demonstrations_keep_the_whole_vocabulary_and_push_banned_ids_down() -> None:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from vtcli.foreign import load_json
+
 State = Literal["ok", "slow", "broken", "absent"]
 
 
@@ -27,7 +29,7 @@ class TrialResult:
     def read(line: str) -> TrialResult | None:
         """The outcome of a line, or None for any other line, which a library has printed."""
         try:
-            return TrialResult(**json.loads(line))
+            return TrialResult(**load_json(line))
         except (ValueError, TypeError):
             return None
 
