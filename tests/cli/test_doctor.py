@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -117,6 +118,22 @@ def test_an_evaluation_and_a_server_need_the_gpus_of_one_engine(nvidia_smi: Path
     for stage in ("sft", "rl"):
         with pytest.raises(EngineError, match=r"1 CUDA device.* 8 CUDA devices"):
             stages.require_machine(Job(stage, {"scale": "node", "engine": engine}, {}))
+
+
+def test_an_old_driver_is_named_with_the_file_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "gpus", lambda: (CudaDevice("NVIDIA RTX A6000", 48.0),))
+    states: dict[tuple[str, str], str] = {}
+    for version, torch in itertools.product(("470.1", "550.54", "580.65"), ("2.13.0", "2.13.0+cu129")):
+        monkeypatch.setattr(findings, "driver", lambda version=version: version)
+        monkeypatch.setattr(findings, "version_of", lambda _, torch=torch: torch)
+        (found,) = [one for one in findings._devices() if one.topic == "driver"]
+        states[version, torch] = str(found.state)
+        assert ("-c constraints-cu12.txt" in found.advice) == (version == "550.54" and torch == "2.13.0")
+    assert [pair for pair, state in states.items() if state == "broken"] == [
+        ("470.1", "2.13.0"),
+        ("470.1", "2.13.0+cu129"),
+        ("550.54", "2.13.0"),
+    ]
 
 
 def test_looking_for_a_package_does_not_import_it() -> None:

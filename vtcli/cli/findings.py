@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from vtcli.config.machine import gpus, installed, memory_gib
+from vtcli.config.machine import driver, gpus, installed, memory_gib, older_driver
 
 State = Literal["ok", "absent", "broken"]
 _Found = TypeVar("_Found")
@@ -127,7 +127,13 @@ def _devices() -> list[Finding]:
     devices = gpus()
     if not devices:
         return [Finding("accelerator", "absent", "no CUDA device", "scale=tiny runs without one")]
-    return [Finding(f"device {i}", "ok", f"{d.name}, {d.memory_gib:g} GiB") for i, d in enumerate(devices)]
+    found = [Finding(f"device {i}", "ok", f"{d.name}, {d.memory_gib:g} GiB") for i, d in enumerate(devices)]
+    version = driver()
+    if version is None:
+        return found
+    cuda = "12" if "+cu12" in (version_of("torch") or "") else "13"
+    advice = older_driver(version, cuda)
+    return [*found, Finding("driver", "broken" if advice else "ok", version, advice or "")]
 
 
 def _versions() -> list[Finding]:

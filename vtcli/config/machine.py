@@ -56,6 +56,32 @@ def gpus() -> tuple[CudaDevice, ...]:
     return tuple(found[int(v)] for v in wanted if int(v) < len(found))
 
 
+DRIVERS = {13: 580, 12: 525}
+"""The oldest driver of each major version of CUDA (NVIDIA's table of minor-version compatibility)."""
+
+
+def driver() -> str | None:
+    """The version of NVIDIA's driver; None where nvidia-smi does not say one."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return listed[0] if listed and listed[0].partition(".")[0].isdigit() else None
+
+
+def older_driver(version: str, cuda: str) -> str | None:
+    """What to do about a driver that is too old for libraries of this version of CUDA; None for one that is not."""
+    found, wanted = (int(text.partition(".")[0]) for text in (version, cuda))
+    needed = DRIVERS.get(wanted, max(DRIVERS.values()))
+    if found >= needed:
+        return None
+    update = f"CUDA {cuda} needs driver {needed} or newer: update it"
+    if found < DRIVERS[12]:
+        return f"{update}; wheels for CUDA 12 (constraints-cu12.txt) need {DRIVERS[12]}"
+    return f"{update}, or in a new environment pip install -c constraints-cu12.txt 'vtcli[vllm]' (docs/gpu.md)"
+
+
 def gpus_of_machine(environ: Mapping[str, str] = os.environ) -> int:
     """GPUs of this machine that the run has. A rank that ``srun --gpus-per-task=1`` started sees its own alone: then
     there are as many as ranks here."""

@@ -15,11 +15,10 @@ import torch.distributed as dist
 from torch.cuda import nccl
 from torch.multiprocessing.spawn import spawn
 
+from vtcli.config import machine
 from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.plan.hardware import Gpu, of_device
 
-DRIVERS = {13: 580, 12: 525}
-"""The oldest driver of each major version of CUDA (NVIDIA's table of minor-version compatibility)."""
 RANKS_ON_CPU = 2
 LIMIT = timedelta(seconds=60)
 
@@ -50,10 +49,10 @@ def driver(trial: Trial) -> Iterator[TrialResult]:
         advice = "this torch is built for CPUs: pip install 'vtcli[vllm]' in a new environment"
         yield TrialResult("driver", "broken", f"driver {version}, torch {torch.__version__} without CUDA", advice)
         return
-    needed = DRIVERS.get(int(cuda.split(".")[0]), max(DRIVERS.values()))
+    advice = machine.older_driver(version, cuda)
     figure = f"driver {version}, torch's CUDA {cuda}, {len(lines)} × {name}"
-    if int(version.split(".")[0]) < needed:
-        yield TrialResult("driver", "broken", figure, f"CUDA {cuda} needs driver {needed} or newer: update the driver")
+    if advice is not None:
+        yield TrialResult("driver", "broken", figure, advice)
     elif not torch.cuda.is_available():
         yield TrialResult(
             "driver", "broken", figure, "torch sees no device: look at CUDA_VISIBLE_DEVICES and the container"
