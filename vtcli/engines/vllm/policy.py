@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vtcli.engines.inputs import EngineInput
 from vtcli.engines.policies import Engine, Placement
+from vtcli.engines.vllm import compat
 from vtcli.engines.vllm.buckets import fill, update_info
 from vtcli.engines.vllm.forms import FINISH, SLEEPING, misread, same_tensors, sampling
 from vtcli.engines.vllm.queueing import StartOrder, WorkLimit
@@ -211,8 +212,7 @@ class VllmPolicy:
         try:
             with self.clock.during("generate"):
                 outputs = self._engine.step()
-            scheduler = self._engine.engine_core.engine_core.scheduler
-            inner = {running.request_id for running in scheduler.running}
+            inner = {running.request_id for running in compat.running(self._engine)}
             self._limit.computes({name for name, state in self._open.items() if state.inner in inner})
             for output in outputs:
                 self._deliver(output)
@@ -240,7 +240,7 @@ class VllmPolicy:
         except Exception as error:  # this request's fault: the engine goes on
             images = getattr(error, "mm_hashes", None)  # of vLLM's MultiModalCacheMissError
             if images is not None:
-                self._engine.output_processor.abort_requests([name], internal=False)
+                compat.forget(self._engine, name)
             state.answer.set_exception(_refused(error) if images is None else _DroppedImages(images))
             return
         self._open[name] = state
@@ -314,7 +314,7 @@ class VllmPolicy:
         """Ends steps in flight. Scheduled ahead, the last one samples for requests that the one before it has ended;
         it reads weights and writes keys. ``mode=abort`` of vLLM's sleep waits for it in servers only."""
         if self.options.async_scheduling:
-            while self._engine.engine_core.engine_core.batch_queue:
+            while compat.planned_steps(self._engine):
                 self._engine.step()
 
     def _send(self, passing: _WeightIterator) -> None:

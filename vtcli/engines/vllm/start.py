@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement
+from vtcli.engines.vllm import compat
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import in_environment, open_family
@@ -125,7 +126,7 @@ def start(given: Mapping[str, Any]) -> Any:
 
     init_distributed()
     args = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**given)
-    return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args(args)
+    return compat.engine_class().from_engine_args(args)
 
 
 def tensors(family: Family) -> dict[str, tuple[int, ...]]:

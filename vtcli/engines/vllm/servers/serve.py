@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vtcli.engines.vllm import compat
 from vtcli.engines.vllm.servers.owner import own, watch
 from vtcli.engines.vllm.start import DEFAULTS, FIXED, family_of
 from vtcli.store.images import ImageLimits
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
             f"the server takes weights from whoever reaches it: set {KEY} to a secret, here and where vtcli runs, or "
             "give --host 127.0.0.1"
         )
-    entry = importlib.import_module("vllm.entrypoints.launchers.api_server.entry")
+    entry = compat.api_server()
     address, sock = entry.setup_server(args, reuse_port=False)
     args.port = sock.getsockname()[1]
     if file := os.environ.get(PORT_FILE):
@@ -68,9 +69,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _arguments(argv: Sequence[str], settings: Mapping[str, Any]) -> Any:
-    cli = importlib.import_module("vllm.entrypoints.launchers.cli_args")
-    parsing = importlib.import_module("vllm.utils.argparse_utils")
-    args = cli.make_arg_parser(parsing.FlexibleArgumentParser()).parse_args(list(argv))
+    cli, parser = compat.serve_arguments()
+    args = cli.make_arg_parser(parser).parse_args(list(argv))
     for name, value in {**settings, **SERVER}.items():
         if not hasattr(args, name):
             raise SystemExit(f"this vLLM has no argument {name}; vtcli was written for 0.32")
