@@ -71,7 +71,7 @@ def driver() -> str | None:
 
 
 def older_driver(version: str, cuda: str) -> str | None:
-    """What to do about a driver that is too old for libraries of this version of CUDA; None for one that is not."""
+    """Advice about a driver that is too old for libraries of this version of CUDA; None for one that is not."""
     found, wanted = (int(text.partition(".")[0]) for text in (version, cuda))
     needed = DRIVERS.get(wanted, max(DRIVERS.values()))
     if found >= needed:
