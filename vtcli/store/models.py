@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vtcli.errors import InputError
-from vtcli.foreign import print_line
+from vtcli.foreign import load_json, print_line, read_file
 from vtcli.store import disk
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
@@ -53,6 +53,8 @@ def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> Mo
     """
     if Path(model, "config.json").is_file() and not Path(model, "manifest.json").is_file():
         return ModelSource(Path(model), model)
+    if Path(model, "adapter_config.json").is_file():
+        raise InputError(_adapter_alone(Path(model)))
     match = re.fullmatch(r"([^/]+(?::v\d+|@latest))(?:/(.+))?", model)
     if match or Path(model).exists() or ":" in model or "@" in model:
         reference, inside = match.groups() if match else (model, None)
@@ -65,6 +67,21 @@ def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> Mo
             raise InputError(f"{model} holds no model; {artifact.ref} has models in: {', '.join(have)}")
         return ModelSource(path, f"{artifact.ref}/{inside}" if inside else artifact.ref, artifact)
     return ModelSource(hub_folder(model), model)
+
+
+def _adapter_alone(folder: Path) -> str:
+    """The words for a folder in PEFT's format, which has no weights of its model."""
+    try:
+        base = load_json(read_file(folder / "adapter_config.json"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        base = None
+    advice = (
+        "Merge it first, by peft's PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(out), "
+        "add the processor's files of the base, and give model=out"
+    )
+    if (folder.parent / "config.json").is_file():
+        advice = f"Give {folder.parent}, which holds the merged model"
+    return f"{folder} holds an adapter of {base or 'a model that it does not name'}, and no model. {advice}."
 
 
 def add_shipped(store: ArtifactStore, reference: str) -> None:
