@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from cases import each_case
 from PIL import Image, ImageDraw
 
 SCRIPT = Path(__file__).parents[2] / "stages" / "scripts" / "easy_vqa_teacher.py"
@@ -49,8 +50,8 @@ def messages(question: str, *images: Image.Image) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("shape", ["rectangle", "circle", "triangle"])
-@pytest.mark.parametrize("colour", ["teal", "brown", "yellow"])
+@each_case("shape", ["rectangle", "circle", "triangle"])
+@each_case("colour", ["teal", "brown", "yellow"])
 def test_colour_and_shape_are_read_off_pixels(shape: str, colour: str, teacher: ModuleType) -> None:
     image = picture(shape, colour)
     assert teacher.seen(image) == (colour, shape)

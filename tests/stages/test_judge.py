@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 from fakes import make_sample, make_trajectory
 from small_runs import command
 
@@ -133,7 +134,7 @@ def bare(home: Path, tmp_path: Path, keep: Sequence[str] | None = None, plain: b
     return str(path)
 
 
-@pytest.mark.parametrize("how", ["no signals at all", "some signals", "bare trajectories"])
+@each_case("how", ["no signals at all", "some signals", "bare trajectories"])
 def test_what_is_missing_is_measured_and_gives_the_same_scores(how: str, home: Path, tmp_path: Path) -> None:
     given = bare(home, tmp_path, {"some signals": ("answer", "stop")}.get(how, ()), plain=how == "bare trajectories")
     found = scores(judge(home, given))
@@ -161,7 +162,7 @@ def test_a_toolsrl_reward_does_not_ask_for_evidence(home: Path) -> None:
     assert len(found) == 16 and all("evidence" not in s.signals.values for s in found.values())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "words"),
     [
         ({"rl": CODEV}, "zoom-0/answer/0.*'evidence'"),
@@ -341,7 +342,7 @@ def test_the_command_alone_explains_itself(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("argv", "expected"),
     [
         (["policy@latest", "+recipe=toolsrl"], {"trajectories": "policy@latest", "mode": "score", "recipe": "toolsrl"}),
@@ -356,9 +357,7 @@ def test_words_of_the_command_line_fill_the_keys(argv: list[str], expected: dict
     assert {key: section[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize(
-    "argv", [["a:v1", "b:v1", "+recipe=toolsrl"], ["agreement", "a:v1"], ["agreement", "a", "b", "c"]]
-)
+@each_case("argv", [["a:v1", "b:v1", "+recipe=toolsrl"], ["agreement", "a:v1"], ["agreement", "a", "b", "c"]])
 def test_too_many_or_too_few_inputs_show_the_usage(argv: list[str]) -> None:
     with pytest.raises(ConfigError, match="usage: vtcli judge"):
         compose.load("judge", argv)

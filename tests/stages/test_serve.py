@@ -21,6 +21,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import openai
 import pytest
+from cases import each_case
 
 from stages import eval as evaluation
 from stages import serve as stage
@@ -212,7 +213,7 @@ def test_sigterm_ends_it_well(server: Server) -> None:
 REST = ("prompt", "images", "limits")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("summary", "message"),
     [
         ({}, "does not name the environment"),
@@ -236,7 +237,7 @@ def test_a_model_that_names_no_environment_of_ours_needs_one(
     assert "+recipe=NAME, or env=NAME" in str(found.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "left"),
     [
         ([], ["env", "prompt", "images", "limits"]),

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import each_case
 from PIL import Image
 
 from stages.synth import Config, run
@@ -138,7 +139,7 @@ def test_demonstrations_load_with_their_images(demos: Artifact, tmp_path: Path) 
     }
 
 
-@pytest.mark.parametrize("kind", ["dataset", "demos"])
+@each_case("kind", ["dataset", "demos"])
 def test_shards_put_together_are_the_whole(kind: str, whole: Artifact, demos: Artifact, tmp_path: Path) -> None:
     more: Sequence[str] = ("+recipe=tiny_base", *ROWS) if kind == "demos" else ()
     refs = [synth(tmp_path, f"synth.shard='{i}/2'", *more).ref for i in (1, 2)]

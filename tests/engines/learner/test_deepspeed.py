@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny_model
 import torch
+from cases import each_case
 from tiny_learner import EPSILON, OPTIM, broken, copy, forward, learner, rl_rows, same, save, two_ranks
 
 from vtcli.algo.losses import LossConfig, policy_loss, row_weights
@@ -42,7 +43,7 @@ def plain_step(rows, loss):
     return copy(module.model.state_dict()), float(total.detach()), float(norm)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("aggregation", "rl"),
     [
         *(
@@ -122,7 +123,7 @@ def test_what_cannot_be_trained_on_is_refused():
     same(trained.weights(), before, 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "backend",
     [
         {"zero_stage": 2, "dtype": "bfloat16"},
@@ -156,7 +157,7 @@ def test_bfloat16_gradients_are_summed_in_fp32(stage):
     assert many == pytest.approx(one, rel=1e-6)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@each_case("stage", [1, 2, 3])
 def test_buffers_of_gradients_are_no_larger_than_the_model(stage):
     """DeepSpeed's default makes one or two of 2 GB, and a few engines in one process leave no room for a fork."""
     made = learner(zero_stage=stage)
@@ -178,9 +179,7 @@ def test_a_step_that_deepspeed_leaves_out_is_told(monkeypatch):
         trained.step(bad)
 
 
-@pytest.mark.parametrize(
-    ("stage", "offload"), [(0, "none"), (1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "weights")]
-)
+@each_case(("stage", "offload"), [(0, "none"), (1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "weights")])
 def test_a_checkpoint_goes_on_with_other_portions_of_memory(tmp_path, stage, offload):
     """Equal but for rounding: gradients are summed in another order, and Adam's step may be the host's."""
     through = learner(zero_stage=stage)
@@ -197,7 +196,7 @@ def test_a_checkpoint_goes_on_with_other_portions_of_memory(tmp_path, stage, off
     same(frugal.weights(), through.weights(), 1e-5)
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@each_case("stage", [0, 2, 3])
 def test_a_checkpoint_continues_bit_for_bit(tmp_path, stage):
     through = learner(zero_stage=stage)
     through.step(rl_rows())

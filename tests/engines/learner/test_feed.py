@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tiny_model
 import torch
+from cases import each_case
 from tiny_learner import learner, rl_rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -155,7 +156,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
         yield counted
 
 
-@pytest.mark.parametrize(("kind", "stage"), [("imitate", 0), ("token", 2), ("sequence", 0), ("anchored", 2)])
+@each_case(("kind", "stage"), [("imitate", 0), ("token", 2), ("sequence", 0), ("anchored", 2)])
 def test_a_micro_batch_more_costs_at_most_one_wait_and_no_message(
     monkeypatch: pytest.MonkeyPatch, kind: str, stage: int
 ) -> None:

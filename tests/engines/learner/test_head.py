@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import each_case
 from tiny_learner import learner, rl_rows
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -37,7 +38,7 @@ def gradients(values, layer, states):
     return torch.autograd.grad((values * weights).sum(), [states, layer.weight])
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@each_case("temperature", [1.0, 0.7])
 def test_one_chunk_is_bit_for_bit_what_whole_logits_give(temperature: float) -> None:
     layer, states, targets = made()
     expected, entropy = whole(layer, states, targets, temperature)
@@ -49,7 +50,7 @@ def test_one_chunk_is_bit_for_bit_what_whole_logits_give(temperature: float) -> 
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+@each_case(("dtype", "atol"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, atol: float) -> None:
     monkeypatch.setattr(head, "CHUNK_TOKENS", 7)  # the last one holds a single token
     layer, states, targets = made(dtype)
@@ -62,7 +63,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: torch.dty
         torch.testing.assert_close(ours, theirs, atol=atol, rtol=atol)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@each_case("temperature", [1.0, 0.7])
 def test_banned_ids_are_in_no_sum_and_get_no_gradient(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
     monkeypatch.setattr(head, "CHUNK_TOKENS", 7)
     layer, states, targets = made()

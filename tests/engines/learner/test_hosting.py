@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import tiny_model
+from cases import each_case
 from tiny_learner import OPTIM, copy, learner, rl_rows, same, save
 
 from vtcli.algo.losses import LossConfig
@@ -89,7 +90,7 @@ def test_a_sleeping_learner_refuses_work(tmp_path):
     trained.step(rl_rows())
 
 
-@pytest.mark.parametrize("stage", [0, 3])
+@each_case("stage", [0, 3])
 def test_layouts_whose_states_cannot_move_are_refused(stage):
     with pytest.raises(ValueError, match=r"sleep=true needs zero_stage 1 or 2"):
         Backend(sleep=True, zero_stage=stage)

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import tiny_model
 import torch
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_learner import learner
@@ -127,7 +128,7 @@ def test_rows_of_a_group_have_the_log_probabilities_of_a_plain_forward(one_call:
             assert values[nth] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("one_call", [False, True])
+@each_case("one_call", [False, True])
 def test_their_gradient_is_the_sum_of_their_own(one_call: bool) -> None:
     """Of every weight, the vision tower's included, against transformers' own backward row by row."""
     plain, ours = tiny_model.reference(), learner(batch_tokens=4000)

@@ -8,6 +8,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from cases import each_case
 from tiny_learner import copy, learner, rl_rows, same, two_ranks
 
 from vtcli.config.bounds import OutOfBounds
@@ -68,7 +69,7 @@ def test_one_checkpoint_at_a_time_is_written(tmp_path):
     assert found is not None and found[0] == 2
 
 
-@pytest.mark.parametrize("asked", ["check", "finish", "save"])
+@each_case("asked", ["check", "finish", "save"])
 def test_what_the_thread_meets_comes_out_in_the_next_step(tmp_path, asked):
     slow, points = Slow(), Checkpoints(tmp_path / "c", [])
     saver = Saver(slow, points)
@@ -151,7 +152,7 @@ def test_copies_are_of_values_and_keep_the_form():
     assert (type(found["c"]), found["c"]["x"], found["d"]) == (OrderedDict, torch.Size([2, 3]), {"set"})
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@each_case("stage", [0, 1, 2, 3])
 def test_a_step_after_the_copy_changes_nothing_in_the_checkpoint(tmp_path, stage):
     trained = learner(zero_stage=stage, dtype="bfloat16" if stage == 2 else "float32")
     trained.step(rl_rows())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import each_case
 from tiny_learner import learner, rl_rows
 
 from vtcli.algo.losses import LossConfig
@@ -19,7 +20,7 @@ def test_tokens_per_second_and_utilisation_by_hand():
     assert throughput(0, 2.0, 10**9, 1, 1e13) == {}  # a step that was skipped
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "dtype", "peak"),
     [
         ("NVIDIA H100 80GB HBM3", "bfloat16", 989e12),

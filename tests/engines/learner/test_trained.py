@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import tiny_model
 import torch
+from cases import each_case
 from safetensors.torch import load_file
 from tiny_learner import OPTIM, copy, forward, learner, rl_rows, same, save
 
@@ -48,7 +49,7 @@ def test_gradients_are_summed_on_the_device_where_only_the_optimiser_is_on_the_h
     assert on_gpu - without_sums == 4 * trained
 
 
-@pytest.mark.parametrize(("stage", "offload"), [(1, "optimizer"), (2, "optimizer"), (3, "weights")])
+@each_case(("stage", "offload"), [(1, "optimizer"), (2, "optimizer"), (3, "weights")])
 def test_what_lies_in_host_memory_is_learnt_with_all_the_same(stage, offload):
     rows = rl_rows()
     plain, moved = learner(batch_tokens=150), learner(batch_tokens=150, zero_stage=stage, offload=offload)
@@ -78,7 +79,7 @@ def test_activation_checkpointing_keeps_less_and_changes_no_loss(stage, rows):
         assert kept(frugal, rows()) < 0.6 * kept(plain, rows())
 
 
-@pytest.mark.parametrize(("stage", "rows"), [(0, tiny_model.rows), (2, rl_rows), (3, rl_rows)])
+@each_case(("stage", "rows"), [(0, tiny_model.rows), (2, rl_rows), (3, rl_rows)])
 def test_a_frozen_vision_tower_leaves_bit_for_bit_as_it_came(tmp_path, stage, rows):
     trained = learner(FROZEN, zero_stage=stage)
     seen = {id(p) for p in trained.module.model.model.visual.parameters()}
@@ -96,7 +97,7 @@ def test_a_frozen_vision_tower_leaves_bit_for_bit_as_it_came(tmp_path, stage, ro
 ADAPTED = replace(OPTIM, lora=Lora(rank=4, alpha=8), lr=1e-2)
 
 
-@pytest.mark.parametrize(("stage", "rows"), [(0, tiny_model.rows), (3, rl_rows)])
+@each_case(("stage", "rows"), [(0, tiny_model.rows), (3, rl_rows)])
 def test_adapters_are_merged_in_all_that_leaves_the_learner(tmp_path, stage, rows):
     pytest.importorskip("peft")
     trained = learner(ADAPTED, zero_stage=stage)
@@ -183,7 +184,7 @@ def test_adapters_for_layers_that_are_not_there_are_refused():
         learner(replace(OPTIM, lora=Lora(rank=4, targets=["query"])))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "given", "expected"),
     [
         (Backend, {"offload": "optimizer"}, r"rl.backend.*offload=optimizer needs zero_stage 1, 2 or 3, got 0"),
