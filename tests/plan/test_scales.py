@@ -68,8 +68,7 @@ def test_every_other_recipe_fits_at_every_scale(recipe: str, scale: str) -> None
     assert_recipe_fits(recipe, scale)
 
 
-@each_case("recipe", RECIPES)
-def test_a_recipe_fits_a_small_card_with_adapters(recipe: str) -> None:
+def assert_fits_small_cards(recipe: str) -> None:
     too_large: list[str] = []
     for cluster, models in SMALL.items():
         for model in models:
@@ -80,6 +79,17 @@ def test_a_recipe_fits_a_small_card_with_adapters(recipe: str) -> None:
             assert found.work.lora_rank
             assert (found.layout.sleep, found.layout.learner_sleep) == (2, True)
     assert not too_large
+
+
+@each_case("recipe", LARGEST)
+def test_the_largest_recipes_fit_small_cards_with_adapters(recipe: str) -> None:
+    assert_fits_small_cards(recipe)
+
+
+@pytest.mark.slow
+@each_case("recipe", sorted({*RECIPES} - {*LARGEST}))
+def test_every_other_recipe_fits_small_cards_with_adapters(recipe: str) -> None:
+    assert_fits_small_cards(recipe)
 
 
 def test_the_largest_views_count_whatever_the_mean_is() -> None:
