@@ -138,7 +138,10 @@ reproduce-%: setup
 
 # A paper's claim in miniature, with what it is compared with; toolsrl, codev, codevision, codedance, pyvision_image, pyvision_video.
 # Or under which conditions a claim holds. Hours, and it goes on where it stopped.
-claim-% map-%: setup
+claim-%: setup
+	$(BIN)/vtcli run $(subst -,_,$@) $(RUN_OPTIONS)
+
+map-%: setup
 	$(BIN)/vtcli run $(subst -,_,$@) $(RUN_OPTIONS)
 
 bench: setup

@@ -127,6 +127,11 @@ class Config:
         shares(self, "max_banned_mass")
         read_card(self.agent.env)
         self.backend.require_whole_rows(self.agent.limits.max_tokens)
+        if (self.agent.dtype, self.agent.device) != (self.backend.dtype, None):
+            raise ConfigError(
+                f"rl.agent.dtype={self.agent.dtype}, rl.agent.device={self.agent.device}: the policy computes as its "
+                f"learner does and where it does (rl.backend.dtype={self.backend.dtype}). Set rl.backend.dtype"
+            )
         engine = self.agent.engine
         if self.steps_ahead:
             refuse_sleep_ahead(engine.sleep if engine.sleeps else 0, learner_sleeps=self.backend.sleep)

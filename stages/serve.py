@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from aiohttp import web
 
@@ -62,6 +62,8 @@ END_S = 1.0
 class Config:
     """``key_env`` names the environment variable with the API key, which any host but loopback needs."""
 
+    UNASKED: ClassVar = ("signals", "judge")  # fields of the agent that a server does not use
+
     model: str  # model artifact, folder or hub name; policy=endpoint: the name under which it is served there
     agent: Agent
     policy: Literal["model", "endpoint"] = "model"
@@ -84,6 +86,11 @@ class Config:
     def __post_init__(self) -> None:
         within(self.port, "port", 0, 65535)
         above(0, self, "drain_s", "timeout_s")
+        if self.agent.sampling.cut or self.agent.sampling.spans:
+            raise ConfigError(
+                "serve.agent.sampling: top_k, top_p, min_p and spans are the request's own; expected a temperature "
+                "alone, for requests that do not say one"
+            )
         at_least(0, self, "history")
         if self.beside is not None and not _ADDRESS.fullmatch(self.beside):
             raise ConfigError(

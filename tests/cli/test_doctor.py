@@ -73,7 +73,7 @@ def test_a_machine_without_devices_is_told_everything_at_once(nvidia_smi: Path) 
         machine.require("node", "Qwen/Qwen2.5-VL-7B-Instruct", SCALES)
     message = str(caught.value)
     assert message.startswith("scale=node with model Qwen/Qwen2.5-VL-7B-Instruct cannot run on this machine:")
-    assert "no CUDA device(s) found; it needs 8 CUDA devices on each machine" in message
+    assert "no CUDA device found; it needs 8 CUDA devices on each machine" in message
     assert "vllm_that_is_not_there is not installed" in message
     assert "What would run here: scale=tiny." in message
 

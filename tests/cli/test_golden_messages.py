@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import failures
 from fakes import make_sample, make_trajectory
-from tables import failures
 
 from stages import rl
 from vtcli.cli import main
@@ -89,11 +89,11 @@ def as_printed(problem: str | None) -> None:
     raise InputError(problem)
 
 
-def small_gpu(folder: Path) -> None:
-    scales = {"tiny": Needs(), "gpu": Needs(1, 75.0)}
+def few_gpus(folder: Path) -> None:
+    scales = {"tiny": Needs(), "node": Needs(8)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "gpus", lambda: (CudaDevice("NVIDIA L4", 22.5),))
-        machine.require("gpu", "Qwen/Qwen2.5-VL-7B-Instruct", scales)
+        machine.require("node", "Qwen/Qwen2.5-VL-7B-Instruct", scales)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -205,11 +205,11 @@ GOLDEN: dict[str, tuple[Callable[[Path], Any], type[VtcliError], str]] = {
         "--port 8000 cannot be listened at: error while attempting to bind on address ('127.0.0.1', 8000): "
         "address already in use. Give another port (--port 0 takes a free one), or end the other server.",
     ),
-    "small GPU": (
-        small_gpu,
+    "few GPUs": (
+        few_gpus,
         EngineError,
-        "scale=gpu with model Qwen/Qwen2.5-VL-7B-Instruct cannot run on this machine:\n"
-        "  - NVIDIA L4 has 22.5 GiB memory; it needs 1 CUDA device of 75 GiB memory or more\n"
+        "scale=node with model Qwen/Qwen2.5-VL-7B-Instruct cannot run on this machine:\n"
+        "  - 1 CUDA device found; it needs 8 CUDA devices on each machine\n"
         "What would run here: scale=tiny. `vtcli doctor` shows what is installed.",
     ),
     "memory of the GPU": (

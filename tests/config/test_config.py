@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from stages.rl import Config
+from stages import eval as evaluation
+from stages import rl, serve
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Optim
 from vtcli.config import compose, machine
@@ -85,10 +87,10 @@ def test_what_users_write_is_what_hydra_gets() -> None:
 
 
 def test_flags_of_hydra_are_left_to_hydra() -> None:
-    plan = compose.plan("rl", ["--cfg", "job", "--resolve", TOOLSRL, "-m"])
-    assert plan.flags == ("--cfg", "job", "--resolve", "-m")
-    assert plan.only_prints
-    assert plan.multirun
+    plan = compose.plan("rl", ["--cfg", "job", "--resolve", TOOLSRL])
+    assert plan.flags == ("--cfg", "job", "--resolve")
+    assert plan.only_prints and not plan.multirun
+    assert compose.plan("rl", [TOOLSRL, "-m"]).multirun
 
 
 def test_a_slip_is_one_config_error_that_names_the_nearest_valid_one() -> None:
@@ -350,6 +352,47 @@ def test_a_key_that_moved_into_the_agent_is_refused_by_its_new_name(tmp_path: Pa
     (tmp_path / "recipe").mkdir()
     text = "# @package _global_\ndefaults: [toolsrl, _self_]\nrl: {limits: {max_turns: 2}}\n"
     (tmp_path / "recipe" / "mine.yaml").write_text(text)
-    job = compose.load("rl", ["+recipe=mine", f"--config-dir={tmp_path}", "rl.data=d", "rl.model=m"])
-    with pytest.raises(ConfigError, match=r"rl\.limits: .*agent\.limits(.|\n)*mine\.yaml:3"):
-        compose.build(Config, job)
+    for stage in ("rl", "eval", "serve"):  # a stage that does not read the key as well
+        with pytest.raises(
+            ConfigError, match=r"rl\.limits\.max_turns is agent\.limits\.max_turns now\.\n.*mine\.yaml:3"
+        ):
+            compose.load(stage, ["+recipe=mine", f"--config-dir={tmp_path}"])
+
+
+def test_what_a_command_line_says_of_an_agent_is_read_key_by_key() -> None:
+    """A mapping changes its own keys alone; the stage's own key decides, wherever it stands; the origin is what was
+    typed."""
+
+    def agent(*words: str) -> tuple[Any, Mapping[str, str]]:
+        job = compose.load("eval", ["+recipe=mini_o3", "scale=paper", *words])
+        return job.values["eval"]["agent"], job.origins
+
+    found, origins = agent("agent.limits={max_tokens: 300}")
+    assert (found["limits"]["max_turns"], found["limits"]["max_tokens"]) == (31, 300)
+    assert origins["eval.agent.limits.max_tokens"] == "command line: agent.limits={max_tokens: 300}"
+    assert agent("agent={sampling: {temperature: 0.7}}")[0]["sampling"]["temperature"] == 0.7
+    for words in (
+        ("eval.agent.limits.max_turns=2", "agent.limits={max_turns: 3}"),
+        ("eval.agent.limits={max_turns: 2}", "agent.limits.max_turns=3"),
+        ("agent.limits.max_turns=3", "eval.agent.limits={max_turns: 2}"),
+    ):
+        assert agent(*words)[0]["limits"]["max_turns"] == 2, words
+    assert agent("eval.agent=null")[0]["limits"]["max_turns"] == 5  # nothing of its own
+    assert agent("eval.label=seed", "seed=3")[1]["eval.label"] == "command line: eval.label=seed"
+    served = compose.plan("serve", ["model=m", "serve.agent={limits: {max_turns: 2}}"]).overrides
+    assert "serve.as_trained=[env,prompt,images]" in served
+
+
+def test_an_agent_has_no_key_that_nothing_reads() -> None:
+    cases = {
+        ("rl", "agent.dtype=bfloat16"): "rl.agent.dtype=bfloat16",
+        ("eval", "+eval.agent.images={max_pixels: 5}"): "eval.agent.images: images is a section of the top level",
+        ("serve", "serve.agent.sampling.top_p=0.5"): "serve.agent.sampling: top_k, top_p, min_p and spans",
+    }
+    configs = {"rl": rl.Config, "eval": evaluation.Config, "serve": serve.Config}
+    for (stage, word), told in cases.items():
+        inputs = [f"{stage}.model=m", *([f"{stage}.data=d"] if stage != "serve" else [])]
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            compose.build(configs[stage], compose.load(stage, [TOOLSRL, *inputs, word]))
+    judged = compose.load("serve", [TOOLSRL, "serve.model=m", "judge=openai"])  # whose address is missing
+    assert compose.build(serve.Config, judged).agent.judge is None

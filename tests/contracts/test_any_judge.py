@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from cases import failures
 from fakes import make_sample, make_trajectory
 from judge_server import Body, JudgeServer, Reaction, verdict
 from outside import somebody
-from tables import failures
 
 import vtcli.judging
 from vtcli.errors import ConfigError, EngineError

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from cases import failures
 from fakes import (
     ALL_TOOLS,
     CODE_CARDS,
@@ -32,7 +33,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from outside import somebody
 from qwen_views import sizing
-from tables import failures
 
 from vtcli.config.binding import bind
 from vtcli.envs.card import EnvCard, EnvInputs, read_card

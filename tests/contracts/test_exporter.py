@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from tables import failures
+from cases import failures
 
 from vtcli.data.exporters.layouts import DATASET, DEMOS, RowLayout
 from vtcli.data.exporters.writing import export

@@ -26,8 +26,8 @@ TOOLSRL = ("+recipe=toolsrl", "scale=tiny", "rl.data=d:v1", "eval.data=d:v1", "e
 def opened(tmp_path: Path, stage: str, *argv: str) -> Any:
     cls = {"rl": rl.Config, "eval": eval_stage.Config}[stage]
     built = compose.build(cls, compose.load(stage, [*TOOLSRL, *argv]))
-    assert built.judge is not None and built.max_unjudged == 0.05
-    return built.judge(images=ImageStore(tmp_path), home=tmp_path)
+    assert built.agent.judge is not None and built.agent.max_unjudged == 0.05
+    return built.agent.judge(images=ImageStore(tmp_path), home=tmp_path)
 
 
 @each_case("stage", ["rl", "eval"])

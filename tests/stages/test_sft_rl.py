@@ -171,7 +171,7 @@ def test_a_run_that_updates_nothing_ends_with_an_error_that_says_why(
 
 
 def test_a_limit_below_every_prompt_is_refused_before_the_first_rollout(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^agent\.limits\.max_tokens: is 6"):
+    with pytest.raises(ConfigError, match=r"^rl\.agent\.limits\.max_tokens: is 6"):
         run(home, "rl", [*RL, "name=roomless", "agent.limits.max_tokens=6"])
     assert not [path for path in (home / ".work").glob("rl-*/trajectories.jsonl") if path.stat().st_size]
 

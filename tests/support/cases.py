@@ -1,13 +1,24 @@
-"""A table of cases as one test, which runs all of them and lists those that fail."""
+"""A table of cases as one test, or within one, which runs all of them and lists those that fail."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
+
+
+def failures(table: Iterable[Sequence[Any]], check: Callable[..., None]) -> list[str]:
+    """The cases of a table over which ``check`` fails, as texts; for cases that share what a test has opened."""
+    found: list[str] = []
+    for case in table:
+        try:
+            check(*case)
+        except Exception as error:
+            found.append(f"{case!r}: {type(error).__name__} {error}"[:2000])
+    return found
 
 
 def each_case(

@@ -96,7 +96,7 @@ class Backend:
         """Raises ``ConfigError`` where a trajectory of ``max_tokens`` would not fit into a micro-batch."""
         if self.batch_tokens < max_tokens:
             raise ConfigError(
-                f"rl.backend.batch_tokens={self.batch_tokens} is below agent.limits.max_tokens={max_tokens}: a "
+                f"rl.backend.batch_tokens={self.batch_tokens} is below rl.agent.limits.max_tokens={max_tokens}: a "
                 "trajectory may be that long, and no row is split, over GPUs neither (there is no sequence "
                 "parallelism). Raise the first, or lower the second"
             )

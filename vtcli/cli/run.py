@@ -54,7 +54,7 @@ def run(
     if loaded.reproduces:
         asked = papers.read(words, own, name)
         found = book.Expansion(papers.steps(asked))
-        check, finish = partial(_check_paper, asked, found.steps, cluster, slurm), partial(_print_table, asked)
+        check, finish = partial(_check_paper, asked, found.steps, cluster, slurm), partial(_print_table, asked, to)
     else:
         chosen, request = book.choose(name, loaded, words)
         found = book.expand(name, chosen, request, ("--config-dir", str(own)) if own else ())
@@ -138,13 +138,13 @@ def _check_paper(asked: Reproduction, steps: Sequence[Step], cluster: str | None
         raise ConfigError(f"nothing was started: {', '.join(failed)}. Each line with STOP above says what to do")
 
 
-def _print_table(asked: Reproduction, home: Path, made: Mapping[str, str]) -> None:
-    """Prints the table beside the paper's numbers and keeps it beside the artifacts."""
+def _print_table(asked: Reproduction, to: Path | None, home: Path, made: Mapping[str, str]) -> None:
+    """Prints the table beside the paper's numbers and keeps it in ``to``, by default beside the artifacts."""
     from vtcli.runbook import printed
     from vtcli.store import disk
 
     text = printed.markdown(asked, printed.lines(asked, made, home))
-    path = home / f"reproduced-{asked.prefix}.md"
+    path = (to or home) / f"reproduced-{asked.prefix}.md"
     disk.write_atomic(path, text.encode())
     print_line(text, sys.stdout)
     say(f"table: {path}")

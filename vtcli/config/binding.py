@@ -38,12 +38,13 @@ AGENT = "agent"
 overlaid by ``STAGE.agent``, and sections of the top level."""
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "spans")
-_SHARED = ("dtype", "device", "max_broken", "max_unjudged")
+_PLACE, _BOUNDS = ("dtype", "device"), ("max_broken", "max_unjudged")
 RENAMED: Mapping[str, str] = {
     "rl.limits": "agent.limits",
     **{f"{stage}.limits": f"{stage}.agent.limits" for stage in ("eval", "filter", "serve")},
     **{f"{stage}.{key}": f"{stage}.agent.sampling.{key}" for stage in ("rl", "eval") for key in _SAMPLING},
-    **{f"{stage}.{key}": f"{stage}.agent.{key}" for stage in ("rl", "eval", "filter", "serve") for key in _SHARED},
+    **{f"{stage}.{key}": f"{stage}.agent.{key}" for stage in ("eval", "filter", "serve") for key in _PLACE},
+    **{f"{stage}.{key}": f"{stage}.agent.{key}" for stage in ("rl", "eval", "filter") for key in _BOUNDS},
     "serve.temperature": "serve.agent.sampling.temperature",
     "filter.rollouts.temperature": "filter.agent.sampling.temperature",
 }
@@ -106,9 +107,8 @@ def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -
     found: dict[str, Any] = {}
     for field in fields:
         if field == AGENT:
-            found[field] = _agent(
-                typing.get_type_hints(cls)[field], own.get(AGENT) or values.get(AGENT) or {}, values, name
-            )
+            left: Sequence[str] = getattr(cls, "UNASKED", ())
+            found[field] = _agent(typing.get_type_hints(cls)[field], own, values, name, left)
         elif field in own:
             found[field] = own[field]
         elif field == WHOLE:
@@ -118,17 +118,22 @@ def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -
     return _build(cls, found, name, lambda f: f"{name}.{f}" if f in own or f not in values else f)
 
 
-def _agent(cls: type[T], own: Any, values: Mapping[str, Any], section: str) -> T:
-    """The agent of a section, whose fields are ``own`` or at the top level."""
-    where = f"{section}.{AGENT}"
-    if not isinstance(own, Mapping):
-        _wrong(where, f"a section with the keys {', '.join(_fields(cls))}", own)
-    given = cast(Mapping[str, Any], own)
-    _refuse_unknown(given, _fields(cls), where)
-    found = {
-        field: given[field] if field in given else values[field] for field in _fields(cls) if field in {*given, *values}
-    }
-    return _build(cls, found, where, lambda f: f if f in values and f not in given else _join(where, f))
+def _agent(cls: type[T], own: Mapping[str, Any], values: Mapping[str, Any], section: str, left: Sequence[str]) -> T:
+    """The agent of the section ``own``: its fields stand there, or at the top level; those ``left`` keep defaults."""
+    where = f"{section}.{AGENT}" if AGENT in own else AGENT
+    given = own.get(AGENT) or values.get(AGENT) or {}
+    if not isinstance(given, Mapping):
+        _wrong(where, f"a section with the keys {', '.join(_fields(cls))}", given)
+    mine = cast(Mapping[str, Any], given)
+    _refuse_unknown(mine, _fields(cls), where)
+    for key in mine:
+        if key in values:
+            raise KeyProblem(
+                _join(where, key), f"{key} is a section of the top level: set {key} there, for all stages."
+            )
+    wanted = [field for field in _fields(cls) if field in {*mine, *values} and field not in left]
+    found = {field: (mine if field in mine else values)[field] for field in wanted}
+    return _build(cls, found, where, lambda f: f if f in values else _join(where, f))
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import os
 import re
 import secrets
@@ -170,7 +171,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
         else:
             rewritten.append(override)
     if stage in ASKING:
-        rewritten += _in_this_stage(stage, rewritten)
+        rewritten = [rewritten[0], *_in_this_stage(stage, rewritten[1:]), *rewritten[1:]]
     if stage == "serve":
         rewritten += _as_trained(rewritten, recipe)
     chosen, note = machine.choose_scale() if scale == "auto" else (scale, None)
@@ -206,23 +207,41 @@ def _meant(word: str, own: Path | None) -> str:
 
 def _given(overrides: Sequence[Override]) -> dict[str, str]:
     """The override that set each key; in place of one that ``_in_this_stage`` wrote, the one that it refers to."""
-    lines = {str(o.key_or_group): str(o.input_line) for o in overrides}
-    found = {key: lines.get(line.partition("=")[2].strip("${}"), line) for key, line in lines.items()}
+    found: dict[str, str] = {}
     for override in overrides:
-        if isinstance(value := override.value(), dict):
-            found |= dict.fromkeys(flat(value, str(override.key_or_group)), str(override.input_line))
-    return {key: f"command line: {line}" for key, line in found.items()}
+        key, line, value = str(override.key_or_group), str(override.input_line), override.value()
+        _, _, shared = key.partition(".")
+        if line.replace("\\", "") == f"{key}=${{{shared}}}" and key.partition(".")[0] in ASKING:
+            line = next((str(o.input_line) for o in overrides if shared in _keys(o)), line)
+        found |= dict.fromkeys(flat(value, key) if isinstance(value, dict) else [key], f"command line: {line}")
+        found[key] = f"command line: {line}"
+    return found
+
+
+def _keys(override: Override) -> list[str]:
+    """The dotted keys that an override sets: one, or those of its mapping."""
+    value, key = override.value(), str(override.key_or_group)
+    return list(flat(value, key)) if isinstance(value, dict) and value else [key]
+
+
+def _set_keys(overrides: Sequence[str]) -> list[str]:
+    """The dotted keys that some overrides set, each of a mapping; a choice of a group counts as its name."""
+    with _readable_errors():
+        parsed = OverridesParser.create().parse_overrides(overrides=list(overrides))
+    return [key for override in parsed for key in _keys(override)]
 
 
 def _in_this_stage(stage: str, overrides: Sequence[str]) -> list[str]:
-    """Overrides by which ``agent.KEY=…`` holds for a stage, whatever a file has under ``STAGE.agent``.
+    """Overrides by which ``agent.KEY=…`` holds for a stage, whatever a file has under ``STAGE.agent``. They come before
+    those of the command line, so that ``STAGE.agent.KEY=…`` there still decides.
 
     >>> _in_this_stage("eval", ["agent.limits.max_turns=4", "seed=1"])
     ['eval.agent.limits.max_turns=${agent.limits.max_turns}']
+    >>> _in_this_stage("eval", ["agent.sampling={top_k: 20}"])
+    ['eval.agent.sampling.top_k=${agent.sampling.top_k}']
     """
-    given = [override.partition("=")[0].lstrip("+") for override in overrides]
-    shared = [key for key in given if key.startswith(f"{AGENT}.") and f"{stage}.{key}" not in given]
-    return [f"{stage}.{key}=${{{key}}}" for key in shared]
+    shared = [word for word in overrides if re.match(rf"(\+\+)?{AGENT}[.=]", word)]
+    return [f"{stage}.{key}=${{{key}}}" for key in _set_keys(shared)]
 
 
 def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:
@@ -234,6 +253,7 @@ def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:
         "limits": ("serve.agent.limits", "agent.limits"),
     }
     given = [override.partition("=")[0].lstrip("+~") for override in overrides]
+    given += _set_keys([word for word in overrides if re.match(rf"\+*(serve\.)?{AGENT}[.=]", word)])
     if recipe is not None or "serve.as_trained" in given:
         return []
     left = [part for part, of in keys.items() if not any(key.startswith(of) for key in given)]
@@ -422,6 +442,7 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     _check_choices(choices, lambda group: _group_options(group, own), own)
     composed, set_by = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
     _check_keys(settings, composed, groups, stage)
+    _refuse_renamed(composed, set_by)
     ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
     composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     for name in ASKING:
@@ -473,6 +494,14 @@ def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictCon
         return set_by_files(defaults, [folder(), *([own] if own else [])], folder())
 
     return composed, set_by
+
+
+def _refuse_renamed(composed: DictConfig, set_by: Callable[[], dict[str, str]]) -> None:
+    """Raises ``ConfigError`` for a key of a file that has another name now, also in sections of other stages."""
+    sections = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=False))
+    for key in itertools.chain.from_iterable(flat(sections[name], name) for name in ASKING):
+        if now := renamed(key):
+            raise ConfigError(f"{key} is {now} now.\n  set in {Origins([key], set_by)[key]}")
 
 
 def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list[str]], own: Path | None) -> None:
@@ -551,7 +580,7 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
     """Plain values. The agent of each stage is whole: ``agent``, overlaid by the stage's own."""
     OmegaConf.set_struct(cfg, False)
     for name in ASKING:
-        cfg[name][AGENT] = OmegaConf.merge(cfg[AGENT], cfg[name][AGENT])
+        cfg[name][AGENT] = OmegaConf.merge(cfg[AGENT], cfg[name].get(AGENT) or {})
     return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False))
 
 

@@ -56,6 +56,17 @@ def gpus() -> tuple[CudaDevice, ...]:
     return tuple(found[int(v)] for v in wanted if int(v) < len(found))
 
 
+@functools.cache
+def compute_capability() -> float | None:
+    """The least compute capability of the machine's GPUs; None without nvidia-smi, or where it does not say."""
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        return min(map(float, listed), default=None)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
 DRIVERS = {13: 580, 12: 525}
 """The oldest driver of each major version of CUDA (NVIDIA's table of minor-version compatibility)."""
 
@@ -169,7 +180,8 @@ def lacking(needs: Needs, unused: Collection[str] = ()) -> list[str]:
     here, missing = gpus_of_machine(), list[str]()
     if needs.gpus > here:
         wanted = f"{needs.gpus} CUDA device{'s' if needs.gpus > 1 else ''}"
-        missing.append(f"{here or 'no'} CUDA device(s) found; it needs {wanted} on each machine")
+        found = f"{here or 'no'} CUDA device{'s' if here > 1 else ''}"
+        missing.append(f"{found} found; it needs {wanted} on each machine")
     missing += [_package_advice(p) for p in needs.packages if p not in unused and not installed(p)]
     return missing
 

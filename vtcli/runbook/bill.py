@@ -227,6 +227,10 @@ def _disk(plan: Plan | None) -> float | None:
     return plan and BYTES_A_PARAMETER * plan.arch.parameters * ARTIFACTS_OF_WEIGHTS / GIB
 
 
+OF_JOBS = "1x8xH100"
+"""Cluster of a bill where none is named and no GPU is here."""
+
+
 def planned(steps: Sequence[Step], cluster: str | None, host_gib: float | None = None) -> Plan | None:
     """The plan of the first rl on a cluster, by default this machine's GPUs, else eight H100. None without rl, and at
     scale tiny without a cluster."""
@@ -238,7 +242,7 @@ def planned(steps: Sequence[Step], cluster: str | None, host_gib: float | None =
     models = [value for wanted in ("rl.model", "sft.model") for key, _, value in given if key == wanted]
     words += [f"plan.model={models[0]}"] if models else []
     words += [f"plan.host_gib={host_gib:.1f}"] if host_gib else []
-    return cost.run([*words, f"cluster={cluster or cost.this_machine() or '1x8xH100'}"])
+    return cost.run([*words, f"cluster={cluster or cost.this_machine() or OF_JOBS}"])
 
 
 def lines(found: Bill) -> Iterator[str]:

@@ -277,6 +277,9 @@ def load(name: str, own: Path | None = None) -> Runbook:
     if name not in (known := names(own)):
         raise ConfigError(f"runbook '{name}': expected one of {', '.join(known)}")
     values = _read(name, own, ())
+    for part in ("steps", "axes"):
+        if not isinstance(values.get(part) or {}, dict):
+            raise ConfigError(f"runbook '{name}': {part}: expected names with what they are, got {values[part]!r}")
     values["steps"] = {step: each for step, each in (values.get("steps") or {}).items() if each is not None}
     values["axes"] = {SEED: {"values": [0]}, **(values.get("axes") or {})}
     return convert(values, Runbook, f"runbook.{name}")
@@ -288,8 +291,8 @@ def _read(name: str, own: Path | None, above: tuple[str, ...]) -> dict[str, Any]
     if name in above or not path.is_file():
         raise ConfigError(f"runbook '{above[-1]}': upon: {name} {'is a circle' if name in above else 'is not there'}")
     try:
-        values = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"runbook '{name}': {path} is no YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"runbook '{name}': {path}: expected keys such as title, recipe and steps")
@@ -364,7 +367,13 @@ def choose(name: str, book: Runbook, argv: Sequence[str]) -> tuple[Runbook, Runb
         elif key == "recipe" and value:
             book = replace(book, recipe=value)
         elif key in book.steps and (not (compose.folder() / key).is_dir() or _is_there(value)):
-            book = replace(book, steps={**book.steps, key: value})
+            if axes := [each for each, axis in book.axes.items() if key in axis.touched | set(axis.steps or ())]:
+                raise ConfigError(
+                    f"{word}: the axis {axes[0]} changes how {key} is made, so no artifact can stand in its place; "
+                    f"expected another step of {', '.join(book.made)}"
+                )
+            own = {step: words for step, words in book.words.items() if step != key}
+            book = replace(book, steps={**book.steps, key: value}, words=own)
         elif colon and rest:
             if who not in book.made and who not in verbs:
                 raise ConfigError(f"{word}: {who} is no step; expected {', '.join((*book.made, *sorted(verbs)))}")

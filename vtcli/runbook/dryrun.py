@@ -18,7 +18,7 @@ from typing import Any
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.runbook import cost
-from vtcli.runbook.bill import bill, planned
+from vtcli.runbook.bill import OF_JOBS, bill, planned
 from vtcli.runbook.checking import require_judges, require_right
 from vtcli.runbook.missing import TINY
 from vtcli.runbook.missing import cost as size
@@ -226,7 +226,9 @@ class DryRun:
         values, runs = self._values("rl"), len(self.asked.seeds)
         yield CheckResult("bill", True, f"{runs} × rl of {size('rl', values)}")
         own_host = machine.gpus() and not self.jobs and self.cluster is None  # rl itself refuses by it
-        plan = planned(self.steps, self.cluster, machine.memory_gib() if own_host else None)
+        elsewhere = self.jobs and self.asked.scale != TINY  # the cards of this machine do not count then
+        cluster = self.cluster or (OF_JOBS if elsewhere else None)
+        plan = planned(self.steps, cluster, machine.memory_gib() if own_host else None)
         if plan is not None and not plan.memory.fits:
             advice = " ".join(plan.advice or ()) or "a smaller model or more GPUs"
             raise ConfigError(

@@ -27,6 +27,9 @@ from vtcli.runbook.verbs import IN_RANKS, ON_ACCELERATOR
 from vtcli.runs.launch import Launch, launched
 from vtcli.store.images import ImageLimits
 
+BFLOAT16 = 8.0
+"""The compute capability from which on GPUs compute in bfloat16: Ampere's (vLLM's own bound)."""
+
 SMALL_MODELS = ("qwen2_5_vl_7b", "qwen2_5_vl_3b", "Qwen/Qwen3-VL-2B-Instruct")
 """Proposed where a larger model does not fit."""
 
@@ -90,6 +93,8 @@ def refusal(stage: str, values: Mapping[str, Any]) -> Refusal | None:
     except (ConfigError, InputError):
         return None
     here = replace(here, gpu=replace(here.gpu, kind=min(machine.gpus(), key=lambda d: d.memory_gib).name))
+    if (old := _refused_arithmetic(stage, values)) is not None:
+        return old
     if stage not in IN_RANKS:
         return _refused_engine(stage, values, arch, here)
     ranks = int(os.environ.get("WORLD_SIZE") or ranks_to_start(stage, values))
@@ -102,24 +107,49 @@ def refusal(stage: str, values: Mapping[str, Any]) -> Refusal | None:
 
 
 def with_scale(stage: str, argv: Sequence[str]) -> tuple[list[str], str | None]:
-    """The words of a command with the scale that ``scale=auto`` means here, the largest that fits, and a sentence that
-    says why; unchanged where a scale is given, where there is no GPU, and for a sweep."""
+    """The words of a command with the scale that ``scale=auto`` means here, the largest that fits, and a sentence with
+    the reason; unchanged where a scale is given, where there is no GPU, and for a sweep.
+
+    With a recipe that trains, the largest at which its ``rl`` fits: data, evaluations and servers have the pixels and
+    lengths that the model was trained with. Without one, the stage itself has to fit.
+    """
     words = [word for word in argv if word.lstrip("+") != "scale=auto"]
     given = any(word.lstrip("+").startswith("scale=") for word in words)
-    if given or not machine.gpus() or stage not in ON_ACCELERATOR or {"--multirun", "-m"} & set(words):
+    trains = any(word.lstrip("+").startswith("recipe=") for word in words)
+    if given or not machine.gpus() or {"--multirun", "-m"} & set(words) or not (trains or stage in ON_ACCELERATOR):
         return list(argv), None
-    too_large, chosen = list[str](), machine.possible_scales()[-1]
+    too_large = list[str]()
     for scale in machine.possible_scales():
-        try:
-            found = refusal(stage, compose.load(stage, [*words, f"scale={scale}"]).values)
-        except ConfigError:  # said where the command is checked
-            found = None
+        found = _refused_at(scale, "rl" if trains else stage, stage, words)
         if found is None:
-            chosen = scale
-            break
+            note = f"scale=auto: {machine.devices_here()} found, so scale={scale}"
+            return [*words, f"scale={scale}"], "\n  ".join([note, *too_large])
         too_large.append(f"scale={scale} does not fit: {found.lacks}")
-    note = [f"scale=auto: {machine.devices_here()} found, so scale={chosen}", *too_large]
-    return [*words, f"scale={chosen}"], "\n  ".join(note)
+    least = machine.possible_scales()[-1]
+    note = f"scale=auto: {machine.devices_here()} found, and no scale fits; scale={least} needs least"
+    return [*words, f"scale={least}"], "\n  ".join([note, *too_large])
+
+
+def _refused_at(scale: str, judged: str, stage: str, words: Sequence[str]) -> Refusal | None:
+    """Why this machine cannot hold stage ``judged`` of a command at a scale. None also for a command that is wrong,
+    which is reported where it is checked."""
+    try:
+        values = compose.load(stage, [*words, f"scale={scale}"]).values
+        if judged != stage and compose.MISSING in (values["rl"]["phases"], values["rl"]["group_size"]):
+            judged = stage  # a recipe that does not train by rl
+        return refusal(judged, values) if judged in ON_ACCELERATOR else None
+    except ConfigError:
+        return None
+
+
+def _refused_arithmetic(stage: str, values: Mapping[str, Any]) -> Refusal | None:
+    """Cards before Ampere compute no bfloat16, which vLLM refuses only once it loads."""
+    dtype = values[stage]["backend"]["dtype"] if stage in IN_RANKS else values[stage]["agent"]["dtype"]
+    found = machine.compute_capability()
+    if dtype != "bfloat16" or found is None or found >= BFLOAT16:
+        return None
+    lacks = f"{machine.devices_here()}: compute capability {found:g}, and bfloat16 needs {BFLOAT16:g}"
+    return Refusal(lacks, None, "use GPUs from Ampere on, or scale=tiny")
 
 
 def fitting(stage: str, argv: Sequence[str]) -> list[str]:

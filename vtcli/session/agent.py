@@ -26,7 +26,7 @@ class Agent:
 
     env: BoundCard  # conf/env
     prompt: Mapping[str, Any]  # conf/prompt
-    signals: dict[str, Signal]  # conf/signals
+    signals: dict[str, Signal] = field(default_factory=dict[str, Signal])  # conf/signals
     limits: Limits = field(default_factory=Limits)
     sampling: Sampling = field(default_factory=Sampling)
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
