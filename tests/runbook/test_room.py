@@ -178,6 +178,28 @@ def cards(monkeypatch: pytest.MonkeyPatch, names: Iterable[str], counts: Iterabl
     assert not wrong, "\n".join(wrong)
 
 
+def test_all_stages_of_a_recipe_get_the_scale_at_which_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data, evaluations and servers have the pixels and lengths of the model. Without a recipe a stage fits itself."""
+    monkeypatch.setattr(room, "compose", types.SimpleNamespace(load=lambda stage, words: load(stage, tuple(words))))
+    monkeypatch.setattr(room.compose, "MISSING", compose.MISSING, raising=False)
+    monkeypatch.setattr(machine, "memory_gib", lambda: 512.0)
+    monkeypatch.setattr(machine, "gpus", lambda: (CudaDevice("NVIDIA GeForce RTX 4090", 24.0),))
+    words = {"synth": [], "filter": [], "sft": ["sft.data=x:v1"], "rl": ["rl.data=x:v1"], "eval": [], "serve": []}
+    found = {stage: room.with_scale(stage, ["+recipe=toolsrl", *each])[0][-1] for stage, each in words.items()}
+    assert set(found.values()) == {"scale=small"}, found
+    assert room.with_scale("eval", ["eval.model=qwen"])[0][-1] == "scale=gpu"
+
+
+def test_cards_that_compute_no_bfloat16_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_gib", lambda: 512.0)
+    monkeypatch.setattr(machine, "gpus", lambda: (CudaDevice("Quadro RTX 8000", 48.0),))
+    argv = ["+recipe=toolsrl", "rl.data=x:v1", "scale=small"]
+    for capability, refused in ((7.5, True), (8.6, False), (None, False)):
+        monkeypatch.setattr(machine, "compute_capability", lambda found=capability: found)
+        lacks = room.refusal("rl", load("rl", tuple(argv)).values)
+        assert (lacks is not None and "bfloat16 needs 8" in lacks.lacks) == refused
+
+
 def test_a_card_is_accepted_or_refused_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     cards(monkeypatch, ["NVIDIA L4", "NVIDIA RTX A6000", "Tesla T4"], [1, 8], ["toolsrl", "codevision"])
 
