@@ -188,6 +188,8 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
         ("map_codev", "train:rl.seed=1", r"train is no step; expected .*policy"),
         ("map_codev", "framed=often", r"framed=often: expected numbers, such as those of"),
         ("map_codev", "arm=tapo,other", r"arm=tapo,other: other is not known; expected accuracy, tapo"),
+        ("map_codev", "framed=nan", r"framed=nan"),
+        ("quickstart", "data=my:v1", r"data=my:v1: the axis size changes how data is made"),
         ("map_codev", "seed=²", r"seed=²: expected numbers, such as seed=0,1,2"),
         ("map_codev", "seed=0,00", r"seed=0,00: 0 is there twice"),
         ("claim_codev", "filter.rollouts.k=2", r"filter\.rollouts\.k=2: none of the commands takes it"),
@@ -241,6 +243,7 @@ def test_every_step_of_every_runbook_composes_and_binds(name: str) -> None:
         ({"axes": {"a": {**FRAMED, "values": ["none", "call"], "paper": 0.3}}}, "paper: 0.3 is no value; expected of"),
         ({"axes": {"a": {**FRAMED, "values": ["1e-3", 1e-4]}}}, "values: 1e-3 among numbers is text; expected numbers"),
         ({"steps": {"data": {"verb": "synthesise"}}}, "verb: synthesise is not known; expected synth, filter"),
+        ({"steps": {"data": {"verb": "serve"}}}, "verb: serve is not known; expected synth, filter"),
         ({"steps": {"data": {"words": ["synth.distil.data=before"]}}}, "is a circle: a step cannot read what it makes"),
     ],
 )
@@ -255,6 +258,13 @@ def test_a_slip_about_files_and_inputs_is_named(tmp_path: Path) -> None:
     (tmp_path / "runbook").mkdir()
     (tmp_path / "runbook" / "own.yaml").write_text("title: [x\narms:")
     with pytest.raises(ConfigError, match=r"runbook 'own': .*own\.yaml is no YAML: while parsing"):
+        book.load("own", tmp_path)
+    for entries in ("steps: [1]", "axes: [1]", "steps: {1: {verb: synth}}"):
+        (tmp_path / "runbook" / "own.yaml").write_text(f"title: t\nrecipe: codev\n{entries}")
+        with pytest.raises(ConfigError, match="expected a section with names as keys"):
+            book.load("own", tmp_path)
+    (tmp_path / "runbook" / "own.yaml").write_bytes(b"title: \xff")
+    with pytest.raises(ConfigError, match="is no YAML"):
         book.load("own", tmp_path)
     (tmp_path / "runbook" / "own.yaml").write_text("upon: own\ntitle: t")
     with pytest.raises(ConfigError, match=r"upon: own is a circle"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,10 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
 """Stages whose commands take a word of a section; those of other sections go to every command."""
 
 
+VERBS = (*(stage for stage in STAGES if stage != "serve"), ADD)
+"""Verbs of steps; a server makes no artifact and does not end."""
+
+
 @dataclass(frozen=True)
 class StepEntry:
     """A step as a file has it."""
@@ -75,8 +80,8 @@ class StepEntry:
     name: str | None = None  # of the artifact; None: PREFIX-STEP and the values of its axes
 
     def __post_init__(self) -> None:
-        if self.verb not in (*STAGES, ADD):
-            raise ConfigError(f"verb: {self.verb} is not known; expected {', '.join((*STAGES, ADD))}")
+        if self.verb not in VERBS:
+            raise ConfigError(f"verb: {self.verb} is not known; expected {', '.join(VERBS)}")
 
 
 @dataclass(frozen=True)
@@ -278,8 +283,9 @@ def load(name: str, own: Path | None = None) -> Runbook:
         raise ConfigError(f"runbook '{name}': expected one of {', '.join(known)}")
     values = _read(name, own, ())
     for part in ("steps", "axes"):
-        if not isinstance(values.get(part) or {}, dict):
-            raise ConfigError(f"runbook '{name}': {part}: expected names with what they are, got {values[part]!r}")
+        entries: Any = values.get(part) or {}
+        if not isinstance(entries, dict) or not all(isinstance(key, str) for key in cast("dict[Any, Any]", entries)):
+            raise ConfigError(f"runbook '{name}': {part}: expected a section with names as keys, got {entries!r}")
     values["steps"] = {step: each for step, each in (values.get("steps") or {}).items() if each is not None}
     values["axes"] = {SEED: {"values": [0]}, **(values.get("axes") or {})}
     return convert(values, Runbook, f"runbook.{name}")
@@ -432,7 +438,11 @@ def seeds(value: str) -> list[str]:
 
 
 def _number(text: str) -> int | float:
-    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+    """Raises ``ValueError`` for a text that is no finite number."""
+    found = int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+    if not math.isfinite(found):
+        raise ValueError(text)
+    return found
 
 
 def _is_there(value: str) -> bool:
