@@ -172,7 +172,7 @@ def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
         (["cluster=1x8xH200", "agent.limits.max_tokens=500"], "more than agent.limits.max_tokens=500"),
         (
             ["cluster=1x8xH200", "rl.backend.batch_tokens=8192"],
-            "batch_tokens=8192 is below agent.limits.max_tokens=28672",
+            "batch_tokens=8192 is below rl.agent.limits.max_tokens=28672",
         ),
         (["cluster=1x8xH200", "rl.backend.zero_stage=3"], "sleep=true needs zero_stage 1 or 2, got 3"),
         (["cluster=1x8xH200", "rl.backend.zero_stage=1"], "dtype=bfloat16 needs zero_stage 2 or 3"),

@@ -17,6 +17,7 @@ from stages.serve import Config
 from vtcli.errors import ConfigError
 from vtcli.serve.connections import ConnectionLimits
 from vtcli.serve.requests import RequestLimits
+from vtcli.session.agent import Agent
 
 
 def beside(folder: Path, address: str, work, **about) -> None:
@@ -149,4 +150,4 @@ def test_a_stream_from_there_takes_no_room_from_questions(tmp_path: Path) -> Non
 @each_case("given", ["policy:v2", "127.0.0.1:8001", "http://a/b", "http://user@host", "file:///etc"])
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match=r"serve\.beside=.*expected http://HOST:PORT"):
-        Config("m", {}, native_card, beside=given)
+        Config("m", Agent(native_card, {}), beside=given)
