@@ -343,7 +343,7 @@ def test_code_of_a_teacher_is_run_and_its_operations_are_verified(
     }
     with world.server(plays) as server:
         given = world.config(home, server.url, "code", keep=Keep(max_failed=1))
-        artifact = made(replace(given, env=partial(env_card, "codevision")))
+        artifact = made(replace(given, agent=replace(given.agent, env=partial(env_card, "codevision"))))
     told = said(artifact)
     assert told["types"] == {"single_tool": 2, "error": 1}
     assert told["dropped_rows"] == {"no crop shows a true box": 1}
@@ -351,7 +351,7 @@ def test_code_of_a_teacher_is_run_and_its_operations_are_verified(
     monkeypatch.setattr(distil, "wrong_call", lambda *_: f"<tool_call>{json.dumps(own)}</tool_call>")
     with world.server(plays) as server:
         lucky = world.config(home, server.url, "lucky", keep=Keep(max_failed=1), errors=1.0)
-        lucky = replace(lucky, env=partial(env_card, "codevision"))
+        lucky = replace(lucky, agent=replace(lucky.agent, env=partial(env_card, "codevision")))
         with pytest.raises(InputError, match="no row of data:v1 became a demonstration"):
             made(lucky)
     told = capsys.readouterr()
