@@ -50,7 +50,7 @@ GOOD = {
     "mini_o3": '<grounding>{"bbox_2d": [0.25, 0.5, 1, 1], "source": "original_image"}</grounding>',
     "from outside": "<look>10 10 60 60</look>",
 }
-"""A call that each carries out; one that is missing here fails the first test."""
+"""A call that each card carries out. The first test fails for a card without a call."""
 FAILING = {
     **{name: written(name, "plt.show()") for name in CODE_CARDS},
     "native": format_call("image_rotate_tool", {"angle": 45}),

@@ -92,7 +92,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "own columns": {"Q": "What is it?", "A": "a cup", "picture": HELD},
     "own rows": OWN,
 }
-"""A good row of each; one that is missing here fails the first test."""
+"""A good row of each preset. The first test fails for a preset without a row."""
 MAPPINGS: dict[str, Any] = {"own columns": {"question": ["Q"], "answer": ["A"], "images": ["picture"]}}
 NO_IMAGES = {"inspect", "openai"}  # their rows hold pictures within the messages
 

@@ -41,7 +41,7 @@ NEEDS: Mapping[Any, tuple[str, ...]] = {
     toolsrl.combined: ("answer_score", "format_ok"),
     BRIEF.func: ("letters",),
 }
-"""What each cannot do without by its defaults; one that is missing here fails the first test."""
+"""The signals that each reward needs by its defaults. The first test fails for a reward without an entry."""
 JUDGED = ("answer_correct", "answer_score", "consistency", "reply_evidence")
 WITHOUT_JUDGE = (toolsrl.stage1, BRIEF.func)
 

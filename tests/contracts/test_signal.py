@@ -58,7 +58,7 @@ ALWAYS = {"operations"}  # are read off the calls, whatever the truth states
 
 
 class AnyJudge:
-    """Gives one score, and counts what it is asked; knows what it is told to know."""
+    """Returns one score, counts the questions, and knows the kinds that the test names."""
 
     name, trouble = "any", ""
 

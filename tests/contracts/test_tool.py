@@ -38,7 +38,7 @@ GOOD: dict[str, list[dict[str, Any]]] = {
 """Calls in an image that is shown as 60 x 40; a tool that is missing here fails the first test."""
 SIZES = [((60, 40), (60, 40)), ((300, 80), (60, 40)), ((30, 20), (60, 40)), ((61, 39), (60, 40))]
 LIMITED = {"thickness": 101, "size": 0, "style": "wavy", "shape": "star", "color": [0, 0, 256], "by": 201}
-"""A value beyond the bounds of each argument that may be left out, and of one that may not."""
+"""A value beyond the bounds of each optional argument, and of a required one."""
 WRONG = ["5", "", True, None, [], {}, [[]], [[1]], math.nan, math.inf, -math.inf, 10**400, -(10**400), 1e12, -1e12]
 OUTSIDE = [(1e3, "bbox_2d"), (61, "point_2d"), (41, "y_position"), (61, "x_position"), (-1, "y_position")]
 

@@ -206,7 +206,7 @@ def _meant(word: str, own: Path | None) -> str:
 
 
 def _given(overrides: Sequence[Override]) -> dict[str, str]:
-    """The override that set each key; in place of one that ``_in_this_stage`` wrote, the one that it refers to."""
+    """Returns the typed override that set each key, also where ``_in_this_stage`` repeated it for a stage."""
     found: dict[str, str] = {}
     for override in overrides:
         key, line, value = str(override.key_or_group), str(override.input_line), override.value()

@@ -82,7 +82,7 @@ def driver() -> str | None:
 
 
 def older_driver(version: str, cuda: str) -> str | None:
-    """Advice about a driver that is too old for libraries of this version of CUDA; None for one that is not."""
+    """Returns advice about a driver that is too old for libraries of this version of CUDA, else None."""
     found, wanted = (int(text.partition(".")[0]) for text in (version, cuda))
     needed = DRIVERS.get(wanted, max(DRIVERS.values()))
     if found >= needed:
