@@ -46,7 +46,7 @@ from vtcli.session.benchmark_validation import BenchmarkExam, require_whole
 from vtcli.session.questions import Questions, choose, require_forms
 from vtcli.session.session import Session
 from vtcli.session.validation import HeldOut, Validation, Validator
-from vtcli.store import records
+from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
 from vtcli.store.image_work import submit
@@ -499,7 +499,8 @@ def _finish(run: _Training) -> Artifact:
         export_complete(run.learner, run.start, folder / "best")
     if run.learner.rank != 0:
         return wait_for_commit(run.stage, RunSettings.of(run.config.job, NAME).name, rank_alive(0, "the artifact"))
-    run.logs.collect(folder)
-    shutil.copytree(run.stage.work / "phases", folder / "phases", dirs_exist_ok=True)
-    run.retention.collect(folder / "images", run.learner.world)
+    with disk.checked(folder, "copy logs, phases and images to"):
+        run.logs.collect(folder)
+        shutil.copytree(run.stage.work / "phases", folder / "phases", dirs_exist_ok=True)
+        run.retention.collect(folder / "images", run.learner.world)
     return run.stage.commit(folder, facts | recorded(run.config.job))

@@ -293,7 +293,8 @@ def _train(
         export_complete(learner, family.folder, folder / "best")
     if learner.rank != 0:
         return wait_for_commit(stage, RunSettings.of(config.job, NAME).name, rank_alive(0, "the artifact"))
-    shutil.copyfile(log, folder / "metrics.jsonl")
+    with disk.checked(folder, "copy the log to"):
+        shutil.copyfile(log, folder / "metrics.jsonl")
     counts = {"steps": steps, "rows": schedule.rows, "phase": "sft"} | too_long
     demos = stage.store.resolve(config.data, "demos", verify=False)
     return stage.commit(folder, counts | recorded(config.job, demos))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,3 +143,15 @@ def test_a_file_system_without_locks_is_one_plain_error(
     with pytest.raises(InputError, match=r"a\.lock"):
         disk.is_free(tmp_path / "a.lock")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_tree_that_cannot_be_copied_is_one_error_with_its_first_file(tmp_path: Path) -> None:
+    """``shutil.copytree`` collects what failed in a list, and has no number of an error."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "a.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError) as caught, disk.checked(tmp_path / "copy", "copy logs to"):
+        shutil.copytree(tmp_path / "tree", tmp_path / "copy")
+    told = str(caught.value)
+    assert (
+        told.startswith(f"Cannot copy logs to {tmp_path}/copy/a.txt: ") and "No such file" in told and "[(" not in told
+    )

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -40,6 +41,9 @@ class LockHeld(InputError):
 def io_error(error: OSError, path: Path | str, doing: str, elsewhere: str = HOME) -> InputError:
     """An ``OSError`` for the user: the attempt, the place, the cause, and the remedy. ``elsewhere`` is advice where
     else to write."""
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):  # of a tree: (source, target, reason) each
+        _, path, reason = error.args[0][0]
+        return InputError(f"Cannot {doing} {path}: {reason}. Check the path and the disk.")
     remedy = _REMEDIES.get(error.errno or 0, "Check the path and the disk.").format(elsewhere=elsewhere)
     return InputError(f"Cannot {doing} {path}: {error.strerror or error}. {remedy}")
 
