@@ -279,13 +279,15 @@ turns = st.lists(acts | pieces | st.text(max_size=5), max_size=6).map("".join)
 words = st.sampled_from(
     ["", "7", "<image>", "</interpreter>", "</sandbox_output>", "<|im_end|>", "\ud800\x00", "a.png"]
 )
+shown = st.lists(st.sampled_from([IMAGE, np.zeros((1, 300, 3), np.uint8)]), max_size=3)
+some = st.sampled_from([str(s) for s in Status if s not in (Status.PROTOCOL, Status.LOST, Status.NO_OUTPUT)])
 runs = st.builds(
     lambda status, images, output, error: make_run(status, *images, output=output, error=error, notes=(error,)),
-    st.sampled_from([str(s) for s in Status if s not in (Status.PROTOCOL, Status.LOST)]),
-    st.lists(st.sampled_from([IMAGE, np.zeros((1, 300, 3), np.uint8)]), max_size=3),
+    some,
+    shown,
     words,
     words,
-)
+) | st.builds(lambda error: make_run("no_output", error=error, notes=(error,)), words)
 PACKAGE = sorted(set(CARDS) - {"from outside"})
 
 

@@ -72,6 +72,20 @@ def test_a_forged_ok_before_an_error_ends_the_episode_at_the_second_word(world: 
     assert results[2].status in (Status.PROTOCOL, Status.LOST)
 
 
+def test_a_run_that_claims_to_show_nothing_and_shows_an_image_is_ok(world: World) -> None:
+    """The environments keep no image of a run without output, so the claim must not contradict what is in the arena."""
+    bent = (
+        "import dataclasses\nimport numpy as np\nimport matplotlib.pyplot as plt\n"
+        "import vtcli.sandbox.protocol.replies as r\nencode = r.encode\n"
+        "r.encode = lambda reply: encode(dataclasses.replace(reply, kind='no_output'))\n"
+    )
+    show = "plt.imshow(np.zeros((9, 9, 3), np.uint8))\nplt.show()"
+    first, *_ = world.runs(bent + show)
+    assert (first.status, len(first.images)) == (Status.OK, 1), first
+    silent, *_ = world.runs(bent)
+    assert (silent.status, silent.images) == (Status.NO_OUTPUT, ()), silent
+
+
 def test_forks_are_refused_and_a_fork_bomb_stops(world: World) -> None:
     if world.pool.report["tier"] == "none":
         pytest.skip("no gate at this tier")

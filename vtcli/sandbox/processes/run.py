@@ -247,7 +247,8 @@ class Run:
         over = self._over_limits(copied or self.guard.confined.template.tier != "full")
         if over is not None:
             return over
-        if outcome.status is Status.NO_OUTPUT and os.fstat(self.guard.output).st_size:
+        shown = os.fstat(self.guard.output).st_size or outcome.reply.images
+        if outcome.status is Status.NO_OUTPUT and shown:
             return replace(outcome, status=Status.OK)
         return outcome
 
