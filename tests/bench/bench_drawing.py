@@ -27,7 +27,7 @@ from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.forms import sampling
 from vtcli.engines.vllm.start import arguments, load, start
 from vtcli.families.family import Family
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 from vtcli.families.table import open_family
 from vtcli.protocols import Request, Sampling
 from vtcli.rollout.loop import Limits

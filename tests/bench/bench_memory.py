@@ -20,7 +20,7 @@ from pathlib import Path
 import _support  # noqa: F401  # for tests/support
 import tiny_model
 
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 REWARD = "{_target_:uneven.reward,of:{_target_:vtcli.rewards.toolsrl.stage2}}"  # else random weights earn all the same

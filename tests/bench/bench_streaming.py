@@ -31,7 +31,7 @@ import tiny_model
 from fakes import make_sample
 
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 from vtcli.families.table import open_family
 from vtcli.protocols import Chat, DecodedTurn, Request, Syntax
 from vtcli.rollout.loop import GroupRequest, Limits

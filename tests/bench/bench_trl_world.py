@@ -11,7 +11,7 @@ import numpy as np
 from qwen_views import sizing
 
 from vtcli.families.family import Family
-from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
+from vtcli.families.qwen_vl.tiny import TinyModel, build, train_tokenizer
 from vtcli.families.table import open_family
 from vtcli.protocols import DecodedTurn
 from vtcli.schema import ImageRef, Observation, Sample

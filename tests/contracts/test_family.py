@@ -22,7 +22,7 @@ from vtcli.engines.vllm.start import tensors
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.generic.family import GenericVL
-from vtcli.families.qwen2_5_vl.family import Qwen25VL
+from vtcli.families.qwen_vl.family import Qwen25VL
 from vtcli.families.table import FAMILIES, find_family, for_environment, in_environment, open_family
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import ImageRef

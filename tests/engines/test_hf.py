@@ -22,7 +22,7 @@ from vtcli.algo.pack import to_row
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner, export
 from vtcli.errors import InputError
-from vtcli.families.qwen2_5_vl.vision import PATCHES
+from vtcli.families.qwen_vl.patches import OF_CLIP
 from vtcli.families.table import open_family
 from vtcli.protocols import Request, Sampling, TemperatureSpan
 from vtcli.rollout.spans import scales
@@ -68,7 +68,7 @@ def test_a_copy_of_a_model_sees_through_its_own_weights():
     model = tiny_model.model()
     copied = copy.deepcopy(model)
     copied.model.visual.patch_embed.proj.weight.zero_()
-    pixels = torch.from_numpy(PATCHES.normalised(tiny_model.store().view(tiny_model.image(0))))
+    pixels = torch.from_numpy(OF_CLIP.normalised(tiny_model.store().view(tiny_model.image(0))))
     plain = tiny_model.reference().model.visual.patch_embed(pixels)
     torch.testing.assert_close(model.model.visual.patch_embed(pixels), plain, atol=1e-5, rtol=1e-5)
     assert not copied.model.visual.patch_embed(pixels).any()

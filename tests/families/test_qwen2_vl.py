@@ -14,7 +14,7 @@ from vtcli.config.bounds import OutOfBounds
 from vtcli.engines.hf import load_model
 from vtcli.errors import InputError
 from vtcli.families import varlen
-from vtcli.families.qwen2_vl.sizes import TinyQwen2
+from vtcli.families.qwen_vl.sizes import TinyQwen2
 from vtcli.families.table import open_family
 
 TINY = tiny_family("qwen2_vl")

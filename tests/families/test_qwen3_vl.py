@@ -19,8 +19,8 @@ from vtcli.config.bounds import OutOfBounds
 from vtcli.engines.hf import load_model
 from vtcli.errors import ConfigError, InputError
 from vtcli.families import varlen
-from vtcli.families.qwen3_vl.family import Qwen3VL
-from vtcli.families.qwen3_vl.sizes import TinyQwen3
+from vtcli.families.qwen_vl.family import Qwen3VL
+from vtcli.families.qwen_vl.sizes import TinyQwen3
 from vtcli.families.table import find_family, open_family
 from vtcli.schema import Call
 
@@ -108,7 +108,7 @@ def test_newer_and_other_qwens_are_refused_by_name_with_the_reason(tmp_path: Pat
     reason = "positions count seconds of sound" if "omni" in kind else "most of its layers are linear attention"
     with pytest.raises(ConfigError, match=rf"models of type '{kind}' are not supported: .*{reason}"):
         open_family(tmp_path)
-    assert find_family(kind, {kind: "vtcli.families.qwen3_vl.family.Qwen3VL"}) is Qwen3VL
+    assert find_family(kind, {kind: "vtcli.families.qwen_vl.family.Qwen3VL"}) is Qwen3VL
 
 
 def folder_with(tmp_path: Path, template: str, file: str = "chat_template.jinja") -> Path:

@@ -18,8 +18,8 @@ from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.engines.learner.throughput import active_weights
 from vtcli.errors import EngineError, InputError
-from vtcli.families.qwen3_vl_moe.model import released
-from vtcli.families.qwen3_vl_moe.sizes import TinyQwen3Moe
+from vtcli.families.qwen_vl.experts import released
+from vtcli.families.qwen_vl.sizes import TinyQwen3Moe
 from vtcli.families.table import open_family
 from vtcli.plan.architecture import from_folder
 

@@ -22,7 +22,7 @@ from vtcli.engines.inputs import collate_packed
 from vtcli.engines.learner.deepspeed import TokenLogprobs
 from vtcli.engines.learner.packing import segments
 from vtcli.errors import ConfigError
-from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
+from vtcli.families.qwen_vl.tiny import TinyModel, build, train_tokenizer
 from vtcli.families.table import open_family
 from vtcli.plan.architecture import KNOWN, from_folder
 from vtcli.plan.constants import Constants

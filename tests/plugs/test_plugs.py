@@ -26,7 +26,7 @@ from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.card import read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 from vtcli.report.overlay import draw_call
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.host.pool import PoolConfig

@@ -77,7 +77,7 @@ def write_data(home: Path) -> Artifact:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact store with a dataset and a random tiny model."""
-    from vtcli.families.qwen2_5_vl import tiny
+    from vtcli.families.qwen_vl import tiny
 
     home = tmp_path_factory.mktemp("eval") / "artifacts"
     write_data(home)

@@ -79,7 +79,7 @@ def write_data(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from vtcli.families.qwen2_5_vl import tiny
+    from vtcli.families.qwen_vl import tiny
 
     home = tmp_path_factory.mktemp("filter") / "artifacts"
     write_data(home)

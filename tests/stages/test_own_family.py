@@ -13,7 +13,7 @@ import json
 
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from vtcli.families.qwen2_5_vl.family import Qwen25VL
+from vtcli.families.qwen_vl.family import Qwen25VL
 from vtcli.families.qwen_vl.tower import with_linear_patches
 
 

@@ -16,7 +16,7 @@ from stages import rl as stage
 from vtcli.config import compose
 from vtcli.data.generators import zoom
 from vtcli.errors import EngineError
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 from vtcli.schema import Sample, Scored
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore

@@ -16,7 +16,7 @@ import tiny_model
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 from vtcli.schema import Scored
 from vtcli.store.records import read
 

@@ -64,7 +64,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    from vtcli.families.qwen2_5_vl import tiny
+    from vtcli.families.qwen_vl import tiny
 
     home = tmp_path_factory.mktemp("serve") / "artifacts"
     sizes = tiny.TinyModel(

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import tiny_model
 
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 from vtcli.store.artifacts import ArtifactStore
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vtcli.families.qwen2_5_vl.family import Qwen25VL
+from vtcli.families.qwen_vl.family import Qwen25VL
 from vtcli.plan.architecture import KNOWN, Architecture
 
 

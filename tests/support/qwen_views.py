@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vtcli.families.qwen2_5_vl.family import Qwen25VL
+from vtcli.families.qwen_vl.family import Qwen25VL
 from vtcli.store.images import ImageLimits, Sizing
 
 

@@ -32,7 +32,7 @@ SIGNALS = {"usage": "vtcli.signals.usage", "sampled": "uneven"}
 @contextmanager
 def opened(home: Path) -> Iterator[Path]:
     """``home`` as an artifact store with the dataset and the model."""
-    from vtcli.families.qwen2_5_vl import tiny
+    from vtcli.families.qwen_vl import tiny
 
     with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
         for form in ("tool", "answer"):

@@ -18,9 +18,9 @@ from transformers import AutoModelForImageTextToText
 
 from vtcli.engines.hf import load_model
 from vtcli.families.family import Family
-from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
-from vtcli.families.qwen2_5_vl.vision import PATCHES
 from vtcli.families.qwen_vl.chat import QwenChat
+from vtcli.families.qwen_vl.patches import OF_CLIP
+from vtcli.families.qwen_vl.tiny import TinyModel, build, train_tokenizer
 from vtcli.families.table import open_family
 from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageStore
@@ -123,8 +123,8 @@ def inputs(ids: Sequence[int], images: Sequence[ImageRef]) -> dict[str, Any]:
         "mm_token_type_ids": (tensor == chat().image_pad).int(),
     }
     if images:
-        out["pixel_values"] = torch.cat([torch.from_numpy(PATCHES.normalised(store().view(r))) for r in images])
-        out["image_grid_thw"] = torch.tensor([PATCHES.grid(r) for r in images])
+        out["pixel_values"] = torch.cat([torch.from_numpy(OF_CLIP.normalised(store().view(r))) for r in images])
+        out["image_grid_thw"] = torch.tensor([OF_CLIP.grid(r) for r in images])
     return out
 
 

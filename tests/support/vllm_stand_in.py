@@ -23,7 +23,7 @@ from vtcli.engines.vllm.buckets import unpack
 from vtcli.engines.vllm.forms import GENERATE
 from vtcli.engines.vllm.servers.policy import ServerPolicy
 from vtcli.engines.vllm.start import tensors
-from vtcli.families.qwen2_5_vl.vision import PATCHES
+from vtcli.families.qwen_vl.patches import OF_CLIP
 from vtcli.families.table import open_family
 from vtcli.rollout.loop import Limits
 
@@ -175,7 +175,7 @@ class StandIn:
             self.views.add(part["uuid"])
             if part["url"] is not None:
                 picture = Image.open(io.BytesIO(base64.b64decode(part["url"].partition(",")[2])))
-                self.pictures[part["uuid"]] = (picture.width // PATCHES.factor) * (picture.height // PATCHES.factor)
+                self.pictures[part["uuid"]] = (picture.width // OF_CLIP.factor) * (picture.height // OF_CLIP.factor)
         said = self.react(self, body)
         return said if isinstance(said, web.Response) else web.json_response(said)
 

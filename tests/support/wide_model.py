@@ -11,7 +11,7 @@ import tiny_model
 from tiny_family import TinyFamily, ask
 
 from vtcli.families.family import Family
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 from vtcli.families.table import open_family
 from vtcli.protocols import Request
 from vtcli.rollout.loop import Limits

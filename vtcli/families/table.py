@@ -19,10 +19,10 @@ from vtcli.families.files import read_json, require_readable
 from vtcli.foreign import load_json, read_file
 
 FAMILIES: Mapping[str, str] = {
-    "qwen2_vl": "vtcli.families.qwen2_vl.family.Qwen2VL",
-    "qwen2_5_vl": "vtcli.families.qwen2_5_vl.family.Qwen25VL",
-    "qwen3_vl": "vtcli.families.qwen3_vl.family.Qwen3VL",
-    "qwen3_vl_moe": "vtcli.families.qwen3_vl_moe.family.Qwen3VLMoe",
+    "qwen2_vl": "vtcli.families.qwen_vl.family.Qwen2VL",
+    "qwen2_5_vl": "vtcli.families.qwen_vl.family.Qwen25VL",
+    "qwen3_vl": "vtcli.families.qwen_vl.family.Qwen3VL",
+    "qwen3_vl_moe": "vtcli.families.qwen_vl.family.Qwen3VLMoe",
 }
 """``model_type`` -> the dotted path of a class (``vtcli.families.family.Family``)."""
 

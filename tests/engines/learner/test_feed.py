@@ -23,7 +23,7 @@ from vtcli.engines.inputs import moved
 from vtcli.engines.learner import deepspeed
 from vtcli.engines.learner.feed import Feed, PreparedImages, ahead
 from vtcli.errors import EngineError, InputError
-from vtcli.families.qwen2_5_vl.vision import PATCHES
+from vtcli.families.qwen_vl.patches import OF_CLIP
 from vtcli.families.qwen_vl.tower import normalised
 
 FAMILY = tiny_model.family()
@@ -36,10 +36,10 @@ def test_bytes_normalised_on_the_device_are_the_processors_numbers_bit_for_bit()
     random = np.random.default_rng(0).integers(0, 256, (56, 84, 3), dtype=np.uint8)
     assert all(len(np.unique(every[..., colour])) == 256 for colour in range(3))
     for pixels in (every, random):
-        found = normalised(torch.from_numpy(PATCHES.tiles(pixels)), PATCHES)
-        assert torch.equal(found, torch.from_numpy(PATCHES.normalised(pixels)))
-        assert PATCHES.tiles(pixels).dtype == np.uint8
-        assert PATCHES.tiles(pixels).nbytes == pixels.nbytes
+        found = normalised(torch.from_numpy(OF_CLIP.tiles(pixels)), OF_CLIP)
+        assert torch.equal(found, torch.from_numpy(OF_CLIP.normalised(pixels)))
+        assert OF_CLIP.tiles(pixels).dtype == np.uint8
+        assert OF_CLIP.tiles(pixels).nbytes == pixels.nbytes
 
 
 def test_the_next_item_is_prepared_while_this_one_is_used_and_never_two_ahead() -> None:
@@ -89,9 +89,9 @@ def test_images_are_read_once_for_all_passes_within_the_bound() -> None:
     images = PreparedImages(FAMILY, view)
     for _ in range(2):
         for ref in refs:
-            np.testing.assert_array_equal(images(ref), PATCHES.tiles(tiny_model.store().view(ref)))
+            np.testing.assert_array_equal(images(ref), OF_CLIP.tiles(tiny_model.store().view(ref)))
     assert Counter(read).most_common(1)[0][1] == 1
-    small = PreparedImages(FAMILY, view, limit=PATCHES.tiles(tiny_model.store().view(refs[0])).nbytes)
+    small = PreparedImages(FAMILY, view, limit=OF_CLIP.tiles(tiny_model.store().view(refs[0])).nbytes)
     read.clear()
     for ref in (refs[0], refs[1], refs[0]):
         small(ref)

@@ -20,7 +20,7 @@ from wide_model import LIMITS, SIZES, ask, changed, check, family, prompts, requ
 
 from vtcli.engines.policies import Engine, Placement, open_policy
 from vtcli.engines.vllm.servers.policy import ServerPolicy
-from vtcli.families.qwen2_5_vl import tiny
+from vtcli.families.qwen_vl import tiny
 from vtcli.protocols import Request, Sampling
 
 pytestmark = [

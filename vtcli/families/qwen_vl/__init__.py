@@ -1,3 +1,3 @@
-"""Common parts of the families of Qwen-VL: chat, patches and positions, vision attention, vLLM's settings, the files
-of a miniature. A family's own folder says what differs, and this room must not know it. Nothing outside
-``vtcli.families`` imports this room."""
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE: one class with a row of constants for each (``family.py``); chat,
+patches and positions, vision towers, vLLM's settings, the files of a miniature. It must not know another family, and
+nothing outside ``vtcli.families`` imports it."""

@@ -1,9 +1,8 @@
-"""Members of ``Family`` that all families of Qwen-VL share. Imports torch and transformers only when a model is
-touched."""
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE as families: one class, and for each a row of what differs. Imports
+torch and transformers only when a model is touched."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +14,19 @@ import numpy.typing as npt
 
 from vtcli.families.family import Batch, Messages
 from vtcli.families.qwen_vl import processor
-from vtcli.families.qwen_vl.patches import Grid, Patches
-from vtcli.families.qwen_vl.serving import QwenVllm
+from vtcli.families.qwen_vl.patches import OF_CLIP, OF_QWEN3, Grid, Patches
+from vtcli.families.qwen_vl.serving import MoeVllm, QwenVllm
+from vtcli.families.qwen_vl.sizes import (
+    LARGE_QWEN2,
+    LARGE_QWEN3,
+    LARGE_QWEN3_MOE,
+    LARGE_QWEN25,
+    TinyModel,
+    TinyQwen2,
+    TinyQwen3,
+    TinyQwen3Moe,
+)
+from vtcli.families.thoughts import THOUGHT, THOUGHT_END
 from vtcli.protocols import Pixels, View
 from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
@@ -29,9 +39,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QwenVL:
-    """Rows are packed in one line; positions are M-RoPE's (3, T). A family adds its patches, its classes in
-    transformers, and what its vision tower returns (``tower``). ``place`` puts that into the embeddings; a family may
-    do more with it."""
+    """Rows are packed in one line; positions are M-RoPE's (3, T). ``tower`` returns what the vision tower makes of
+    images, and ``place`` puts that into the embeddings."""
 
     folder: Path
     chat: QwenChat
@@ -40,34 +49,22 @@ class QwenVL:
     name: ClassVar[str]
     Architecture: ClassVar[type[Any]]
     large: ClassVar[Mapping[str, Any]]
-    tiny: ClassVar[str]  # the module that builds the tiny version
     patches: ClassVar[Patches]
+    transformers_class: ClassVar[str]
+    vision_layout: ClassVar[str]  # how patches attend to each other: a key of ``tower.TOWERS``
+    tiny_tokens: ClassVar[tuple[str, ...]] = ()  # further tokens of the tiny version
     packs: ClassVar[bool] = True
     language_model: ClassVar[str] = "language_model"
-
-    # -- what a family adds ----------------------------------------------------------------------------------------
-
-    @classmethod
-    def model_class(cls) -> Any:
-        """The class of the model in transformers."""
-        raise NotImplementedError
-
-    def tower(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
-        """Features that the vision tower makes of normalised patches: (tokens, …) of each image."""
-        raise NotImplementedError
-
-    def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
-        """The arguments of ``decoder``: token embeddings (B, T, hidden) with features at the images' tokens."""
-        from vtcli.families.qwen_vl.tower import placed
-
-        return placed(model, batch, embeds, features)
 
     # -- without a model -------------------------------------------------------------------------------------------
 
     @classmethod
     def build(cls, folder: Path, sizes: Any, conversations: Iterable[Messages], seed: int) -> None:
-        tiny = importlib.import_module(cls.tiny)
-        tiny.build(folder, sizes, tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size), seed)
+        from vtcli.families.qwen_vl import tiny
+
+        plain = (*tiny.PLAIN_TOKENS, *cls.tiny_tokens)
+        tokenizer = tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size, plain)
+        tiny.build(folder, sizes, tokenizer, seed)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -86,6 +83,13 @@ class QwenVL:
     def sizing(cls, limits: ImageLimits) -> Sizing:
         low, high = limits.min_pixels, limits.max_pixels
         return partial(smart_resize, factor=cls.patches.factor, min_pixels=low, max_pixels=high)
+
+    @classmethod
+    def model_class(cls) -> Any:
+        """The class of the model in transformers."""
+        import transformers
+
+        return getattr(transformers, cls.transformers_class)
 
     @property
     def max_tokens(self) -> int:
@@ -136,6 +140,18 @@ class QwenVL:
     def vision(self, model: Any) -> Sequence[Any]:
         return (model.model.visual,)
 
+    def tower(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
+        """Features that the vision tower makes of normalised patches: (tokens, …) of each image."""
+        from vtcli.families.qwen_vl.tower import TOWERS
+
+        return TOWERS[self.vision_layout](model, pixels, grids)
+
+    def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
+        """The arguments of ``decoder``: token embeddings (B, T, hidden) with features at the images' tokens."""
+        from vtcli.families.qwen_vl.tower import placed
+
+        return placed(model, batch, embeds, features)
+
     def features(self, model: Any, batch: Batch, view: View) -> Sequence[Tensor]:
         from vtcli.families.qwen_vl.tower import images
 
@@ -165,3 +181,80 @@ class QwenVL:
 
     def head(self, model: Any) -> Any:
         return model.lm_head
+
+
+@dataclass(frozen=True)
+class Qwen2VL(QwenVL):
+    """A vision tower without windows."""
+
+    name: ClassVar[str] = "Qwen2-VL"
+    Architecture: ClassVar[type[Any]] = TinyQwen2
+    large: ClassVar[Mapping[str, Any]] = LARGE_QWEN2
+    patches: ClassVar[Patches] = OF_CLIP
+    transformers_class: ClassVar[str] = "Qwen2VLForConditionalGeneration"
+    vision_layout: ClassVar[str] = "whole"
+
+
+@dataclass(frozen=True)
+class Qwen25VL(QwenVL):
+    """A vision tower with windows."""
+
+    name: ClassVar[str] = "Qwen2.5-VL"
+    Architecture: ClassVar[type[Any]] = TinyModel
+    large: ClassVar[Mapping[str, Any]] = LARGE_QWEN25
+    patches: ClassVar[Patches] = OF_CLIP
+    transformers_class: ClassVar[str] = "Qwen2_5_VLForConditionalGeneration"
+    vision_layout: ClassVar[str] = "windows"
+
+
+@dataclass(frozen=True)
+class Qwen3VL(QwenVL):
+    """A vision tower whose middle layers, too, are added to the first layers of the language model (deepstack). Whether
+    a model is of the thinking kind is read from its chat template."""
+
+    name: ClassVar[str] = "Qwen3-VL"
+    Architecture: ClassVar[type[Any]] = TinyQwen3
+    large: ClassVar[Mapping[str, Any]] = LARGE_QWEN3
+    patches: ClassVar[Patches] = OF_QWEN3
+    transformers_class: ClassVar[str] = "Qwen3VLForConditionalGeneration"
+    vision_layout: ClassVar[str] = "deepstack"
+    tiny_tokens: ClassVar[tuple[str, ...]] = (THOUGHT, THOUGHT_END)
+
+    @classmethod
+    def open_chat(cls, folder: Path) -> QwenChat:
+        from vtcli.families.qwen_vl.chat import QwenChat
+
+        thinks = processor.opens_a_thought(folder)
+        return QwenChat.load(folder, cls.name, cls.patches, empty_system=False, thinks=thinks)
+
+    def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
+        from vtcli.families.qwen_vl.tower import placed_deepstack
+
+        return placed_deepstack(model, batch, embeds, features)
+
+    def decoder(self, model: Any) -> Any:
+        return model.model.language_model  # it takes deepstack's features; the module around it does not
+
+
+@dataclass(frozen=True)
+class Qwen3VLMoe(Qwen3VL):
+    """Qwen3-VL whose layers route every token to a few of their experts. A token's route depends on that token alone,
+    so packed rows and shared prompts give the numbers of rows one by one. The router's auxiliary loss, which balances
+    experts in pretraining, is not applied."""
+
+    name: ClassVar[str] = "Qwen3-VL-MoE"
+    Architecture: ClassVar[type[Any]] = TinyQwen3Moe
+    large: ClassVar[Mapping[str, Any]] = LARGE_QWEN3_MOE
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        processor.require(folder, cls.name, cls.patches)
+        processor.require_known_router(folder)
+        chat = cls.open_chat(folder)
+        return cls(folder, chat, MoeVllm(folder, chat.image_pad, cls.patches))
+
+    @classmethod
+    def model_class(cls) -> Any:
+        from vtcli.families.qwen_vl.experts import Qwen3VLMoeForConditionalGeneration
+
+        return Qwen3VLMoeForConditionalGeneration

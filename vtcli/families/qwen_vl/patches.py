@@ -117,3 +117,6 @@ OF_CLIP = Patches(
     std=(0.26862954, 0.26130258, 0.27577711),
 )
 """Patches of Qwen2-VL and Qwen2.5-VL."""
+
+OF_QWEN3 = Patches(side=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+"""Patches of Qwen3-VL, from its preprocessor_config.json."""

@@ -1,8 +1,11 @@
-"""The image processor of a model folder, as its files describe it. No image is processed with it: views are cut by
-``Patches``. Engines that bring their own processor read the same files, so the two must say the same."""
+"""Settings of image processor, marker ids, chat template and router in the files of a model folder.
+
+No image is processed with the folder's processor: views are cut by ``Patches``. Engines that bring their own processor
+read the same files, so both must agree."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,3 +123,31 @@ def chat_template(folder: Path) -> str:
         if isinstance(found, str):
             return found
     return ""
+
+
+def text_settings(folder: Path) -> Mapping[str, Any]:
+    path = folder / "config.json"
+    try:
+        return dict(json.loads(path.read_text())["text_config"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} has no text_config ({error!r}). Copy or download the folder again.") from error
+
+
+def require_known_router(folder: Path) -> None:
+    """Refuses experts that transformers and vLLM would read or weigh differently.
+
+    Raises:
+        InputError: ``norm_topk_prob`` is not true, or a matrix of the experts is square.
+    """
+    path, text = folder / "config.json", text_settings(folder)
+    if text.get("norm_topk_prob") is not True:
+        raise InputError(
+            f"{path}: text_config.norm_topk_prob is {text.get('norm_topk_prob')}, expected true. transformers "
+            "normalises the weights of a token's experts and vLLM would not, so they would disagree. Set it to true."
+        )
+    hidden, width = text.get("hidden_size"), text.get("moe_intermediate_size")
+    if isinstance(width, int) and hidden in (width, 2 * width):
+        raise InputError(
+            f"{path}: with hidden_size={hidden} and moe_intermediate_size={width} experts have square matrices. "
+            "transformers cannot tell how they lie in the files (released or its own layout) and may load them wrongly."
+        )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from vtcli.errors import EngineError, InputError
 from vtcli.families.qwen_vl.patches import Patches
-from vtcli.families.qwen_vl.processor import colours
+from vtcli.families.qwen_vl.processor import colours, text_settings
 from vtcli.schema import ImageRef
 
 if TYPE_CHECKING:
@@ -70,3 +71,43 @@ class QwenVllm:
     def _normalised(self, values: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         mean, std = (np.repeat(part, values.shape[1] // 3) for part in colours(self.folder))
         return ((values / np.float32(255) - mean) / std).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class MoeVllm(QwenVllm):
+    """vLLM's settings, and experts in the layout that it reads."""
+
+    def arguments(self, images: int, tokens: int, max_pixels: int) -> dict[str, Any]:
+        """As of ``QwenVllm``.
+
+        Raises:
+            InputError: the folder's experts are in transformers' own layout, which vLLM does not read.
+        """
+        from vtcli.families.qwen_vl.experts import layout
+
+        found, hidden = layout(self.folder), int(text_settings(self.folder)["hidden_size"])
+        if found is not None and found[1] != hidden:
+            raise InputError(
+                f"{self.folder}: experts' gate_up_proj is {found}, and vLLM reads (experts, {hidden}, …) as in "
+                "released checkpoints. transformers' save_pretrained has written it; use engine=hf, or save the folder "
+                "again by vtcli (sft or rl with engine=hf)."
+            )
+        return super().arguments(images, tokens, max_pixels)
+
+    def weights(self, found: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Experts in the released layout.
+
+        Raises:
+            EngineError: on a CPU. vLLM packs experts for its CPU kernel at its start and not again after an update, so
+                it would sample from wrong ones.
+        """
+        import torch
+
+        if not torch.cuda.is_available():
+            raise EngineError(
+                "vLLM on a CPU packs experts at its start only, and would read new ones wrongly: it takes no weight "
+                "update of Qwen3-VL-MoE. Use engine=hf without a GPU. (On GPUs vLLM does not pack them.)"
+            )
+        from vtcli.families.qwen_vl.experts import released
+
+        return released(found)

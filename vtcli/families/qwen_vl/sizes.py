@@ -1,7 +1,9 @@
-"""The sizes that every miniature has. They are apart from what builds it: mistakes are said before libraries load."""
+"""The sizes of the miniatures. They stand apart from the code that builds one, so that a mistake is reported before
+libraries load."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,21 +13,46 @@ from vtcli.config.bounds import OutOfBounds, above, at_least
 SMALLEST_VOCABULARY = 320
 """256 bytes, the markers of the chat format, and a few words."""
 
-LARGE_SHARED: Mapping[str, Any] = {
+_SHARED: Mapping[str, Any] = {
     "hidden_size": 2048,
     "layers": 12,
     "heads": 16,
+    # The miniatures' 0.08 makes such a model chaotic: in bf16 it differed from itself in fp32 by 1.5 nats a token (KL),
+    # so two exact engines disagreed.
     "initializer_range": 0.02,
     "vision_depth": 8,
     "vision_heads": 16,
 }
-"""Sizes that every family's ``large`` has. The miniatures' ``initializer_range`` of 0.08 makes such a model chaotic. In
-bf16 it differed from itself in fp32 by 1.5 nats a token (KL), so two exact engines disagreed."""
+LARGE_QWEN25: Mapping[str, Any] = {
+    **_SHARED,
+    "kv_heads": 4,
+    "intermediate_size": 8192,
+    "vision_hidden_size": 1280,
+    "vision_intermediate_size": 3420,
+}
+"""About 1 B parameters, for a GPU."""
+LARGE_QWEN2: Mapping[str, Any] = {**LARGE_QWEN25, "vision_intermediate_size": 5120}
+LARGE_QWEN3: Mapping[str, Any] = {
+    **_SHARED,
+    "kv_heads": 8,
+    "intermediate_size": 6144,
+    "vision_hidden_size": 1024,
+    "vision_intermediate_size": 4096,
+    "vision_positions": 2304,
+    "vision_deepstack": 3,
+}
+LARGE_QWEN3_MOE: Mapping[str, Any] = {
+    **LARGE_QWEN3,
+    "experts": 16,
+    "experts_per_token": 4,
+    "expert_intermediate_size": 768,
+}
+"""About 1.5 B parameters."""
 
 
 @dataclass(frozen=True)
 class TinySizes:
-    """Sizes of the miniature. The defaults give about 2.5 M parameters."""
+    """Sizes that every miniature has. The defaults give about 2.5 M parameters."""
 
     vocab_size: int = 1024
     hidden_size: int = 192
@@ -57,3 +84,64 @@ class TinySizes:
             if size % count:
                 wanted = f"{part}={getattr(self, part)}" if each == 1 else f"{each} x {part}={count}"
                 raise OutOfBounds(whole, f"must be a multiple of {wanted}, got {size}.")
+
+
+@dataclass(frozen=True)
+class TinyQwen2(TinySizes):
+    """Sizes of a miniature Qwen2-VL."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vision_intermediate_size % self.vision_hidden_size:
+            told = f"must be a multiple of vision_hidden_size={self.vision_hidden_size}, "
+            raise OutOfBounds("vision_intermediate_size", f"{told}got {self.vision_intermediate_size}.")
+
+
+@dataclass(frozen=True)
+class TinyModel(TinySizes):
+    """Sizes of a miniature Qwen2.5-VL."""
+
+    vision_windows: int = 0  # first layers of the vision tower that see windows of 112 pixels, not the whole image
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, self, "vision_windows")
+
+
+@dataclass(frozen=True)
+class TinyQwen3(TinySizes):
+    """Sizes of a miniature Qwen3-VL."""
+
+    vision_positions: int = 64  # learnt position embeddings of the vision tower: a square grid
+    vision_deepstack: int = 1  # first layers of the vision tower that are added to the language model's first, too
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(4, self, "vision_positions")
+        at_least(1, self, "vision_deepstack")
+        if math.isqrt(self.vision_positions) ** 2 != self.vision_positions:
+            raise OutOfBounds("vision_positions", f"must be a square number, got {self.vision_positions}.")
+        for limit in ("vision_depth", "layers"):
+            if self.vision_deepstack > getattr(self, limit):
+                told = f"must be at most {limit}={getattr(self, limit)}, got {self.vision_deepstack}."
+                raise OutOfBounds("vision_deepstack", told)
+
+
+@dataclass(frozen=True)
+class TinyQwen3Moe(TinyQwen3):
+    """Sizes of a miniature Qwen3-VL-MoE. Every layer has experts; ``intermediate_size``, of layers without them, is
+    not used."""
+
+    experts: int = 4
+    experts_per_token: int = 2
+    expert_intermediate_size: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, self, "experts", "experts_per_token", "expert_intermediate_size")
+        if self.experts_per_token > self.experts:
+            told = f"must be at most experts={self.experts}, got {self.experts_per_token}."
+            raise OutOfBounds("experts_per_token", told)
+        if self.hidden_size in (self.expert_intermediate_size, 2 * self.expert_intermediate_size):
+            told = f"must be neither hidden_size={self.hidden_size} nor half of it: no matrix of an expert is square."
+            raise OutOfBounds("expert_intermediate_size", told)

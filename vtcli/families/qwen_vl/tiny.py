@@ -1,4 +1,4 @@
-"""A Qwen-VL in miniature: the files of its folder, and the sizes that the configs of all families have.
+"""Real Qwen-VLs in miniature: same classes, processor files, M-RoPE and chat format, random weights.
 
 Stands where a 7B checkpoint would: ``from_pretrained`` and vLLM load the folder as they load the large one.
 """
@@ -7,20 +7,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+)
 
 from vtcli.families.family import Messages
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.qwen_vl.chat import MARKERS
-from vtcli.families.qwen_vl.patches import Patches
+from vtcli.families.qwen_vl.experts import Qwen3VLMoeForConditionalGeneration
+from vtcli.families.qwen_vl.patches import OF_CLIP, OF_QWEN3, Patches
 from vtcli.families.qwen_vl.processor import FILE
-from vtcli.families.qwen_vl.sizes import TinySizes
+from vtcli.families.qwen_vl.sizes import TinyModel, TinyQwen2, TinyQwen3, TinyQwen3Moe, TinySizes
 
 # Digits one by one as in Qwen2, but no other split: the few phrases of the tiny world, call syntax and turn headers
 # included, become one token each, which halves the sequences and with them the time of every step.
@@ -83,51 +94,107 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, plain: Sequence[str] 
     return tokenizer
 
 
-def write(folder: Path, tokenizer: Tokenizer, max_positions: int, make: Callable[[], Any], seed: int) -> None:
-    """Write the model that ``make`` makes, randomly initialised by ``seed``, and its tokenizer's files."""
+def build(folder: Path, sizes: TinySizes, tokenizer: Tokenizer, seed: int) -> None:
+    """Writes a model of ``sizes`` (of one of the families), randomly initialised by ``seed``, with the files of its
+    tokenizer and its processor."""
+    config, model_class, patches = _model(sizes, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        model_max_length=max_positions,
+        model_max_length=sizes.max_positions,
     )
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = make()
+        model = model_class(config)
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.token_to_id("<|im_end|>"), pad_token_id=tokenizer.token_to_id("<|endoftext|>")
     )
     model.save_pretrained(folder)
+    # of Qwen3-VL-MoE, too, the processor has the dense model's name
+    family = model_class.__name__.removesuffix("ForConditionalGeneration").removesuffix("Moe")
+    _write_processors(folder, f"{family}Processor", patches)
 
 
-def write_processor(folder: Path, name: str, patches: Patches, **more: Any) -> None:
-    """Write the image processor's settings as the family ships them (``name``: of the class that joins it with the
+def _model(sizes: TinySizes, tokenizer: Tokenizer) -> tuple[Any, Any, Patches]:
+    """The model's configuration and class, and how it cuts images."""
+    text, vision, ids = _text_config(sizes, tokenizer), _vision_config(sizes), _marker_ids(tokenizer)
+    match sizes:
+        case TinyQwen2():
+            vision |= dict(  # its names of the same sizes
+                embed_dim=vision["hidden_size"],
+                hidden_size=vision.pop("out_hidden_size"),
+                mlp_ratio=vision.pop("intermediate_size") // sizes.vision_hidden_size,
+            )
+            config = Qwen2VLConfig(text_config=text, vision_config=vision, **ids)
+            return config, Qwen2VLForConditionalGeneration, OF_CLIP
+        case TinyModel():
+            windows = dict(fullatt_block_indexes=list(range(sizes.vision_windows, sizes.vision_depth)), window_size=112)
+            config = Qwen2_5_VLConfig(text_config=text, vision_config=vision | windows, **ids)
+            return config, Qwen2_5_VLForConditionalGeneration, OF_CLIP
+        case TinyQwen3():
+            text["head_dim"] = sizes.hidden_size // sizes.heads
+            text["rope_parameters"]["mrope_interleaved"] = True
+            vision |= dict(
+                patch_size=OF_QWEN3.side,
+                num_position_embeddings=sizes.vision_positions,
+                deepstack_visual_indexes=list(range(sizes.vision_deepstack)),
+            )
+            if not isinstance(sizes, TinyQwen3Moe):
+                config = Qwen3VLConfig(text_config=text, vision_config=vision, **ids)
+                return config, Qwen3VLForConditionalGeneration, OF_QWEN3
+            text |= dict(
+                num_experts=sizes.experts,
+                num_experts_per_tok=sizes.experts_per_token,
+                moe_intermediate_size=sizes.expert_intermediate_size,
+                norm_topk_prob=True,  # transformers always normalises; vLLM reads it here, as in the released files
+            )
+            config = Qwen3VLMoeConfig(text_config=text, vision_config=vision, **ids)
+            return config, Qwen3VLMoeForConditionalGeneration, OF_QWEN3
+        case _:
+            raise TypeError(f"no miniature has {type(sizes).__name__}")
+
+
+def _write_processors(folder: Path, name: str, patches: Patches) -> None:
+    """Writes the processors' settings as released models have them (``name``: of the class that joins it with the
     tokenizer). Limits are open: views are resized once, before any engine."""
-    settings = {
+    cut = dict(merge_size=patches.merge, patch_size=patches.side, temporal_patch_size=patches.temporal)
+    colours = dict(image_mean=list(patches.mean), image_std=list(patches.std))
+    still = {
         "do_convert_rgb": True,
         "do_normalize": True,
         "do_rescale": True,
         "do_resize": True,
-        "image_mean": list(patches.mean),
-        "image_std": list(patches.std),
+        **colours,
         "image_processor_type": "Qwen2VLImageProcessor",
         "processor_class": name,
-        "merge_size": patches.merge,
-        "patch_size": patches.side,
-        "temporal_patch_size": patches.temporal,
+        **cut,
         "min_pixels": patches.factor**2,
         "max_pixels": 12845056,
         "rescale_factor": 1 / 255,
         "resample": 3,
     }
-    (folder / FILE).write_text(json.dumps(settings | more, indent=2) + "\n")
+    (folder / FILE).write_text(json.dumps(still, indent=2) + "\n")
+    if patches is OF_QWEN3:  # vLLM wants one of videos as well
+        video = dict(video_processor_type="Qwen3VLVideoProcessor", patch_size=patches.side, merge_size=patches.merge)
+        video |= dict(temporal_patch_size=patches.temporal, **colours)
+        (folder / "video_preprocessor_config.json").write_text(json.dumps(video, indent=2) + "\n")
 
 
-def text_config(sizes: TinySizes, tokenizer: Tokenizer, section: Sequence[int]) -> dict[str, Any]:
-    """Settings of the language model; ``section``: how M-RoPE shares out frequencies to time, height and width."""
+def _text_config(sizes: TinySizes, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Settings of the language model."""
+    half = sizes.hidden_size // sizes.heads // 2
+    # M-RoPE's section shares out a head's frequencies to time, height and width: as 24:20:20 of 64 in Qwen3-VL-8B, as
+    # 16:24:24 in the older 7B models.
+    if isinstance(sizes, TinyQwen3):
+        height = width = half * 20 // 64
+    else:
+        height = (half - half // 4) // 2
+        width = half - half // 4 - height
+    section = [half - height - width, height, width]
     vocabulary = (max(tokenizer.get_vocab_size(), sizes.embeddings) + 63) // 64 * 64
     return dict(
         vocab_size=vocabulary,
@@ -137,7 +204,11 @@ def text_config(sizes: TinySizes, tokenizer: Tokenizer, section: Sequence[int]) 
         num_attention_heads=sizes.heads,
         num_key_value_heads=sizes.kv_heads,
         max_position_embeddings=sizes.max_positions,
-        rope_parameters={"rope_type": "default", "rope_theta": sizes.rope_theta, "mrope_section": list(section)},
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": sizes.rope_theta,
+            "mrope_section": section,
+        },
         bos_token_id=None,
         eos_token_id=tokenizer.token_to_id("<|im_end|>"),
         pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
@@ -146,15 +217,7 @@ def text_config(sizes: TinySizes, tokenizer: Tokenizer, section: Sequence[int]) 
     )
 
 
-def in_blocks(sizes: TinySizes) -> tuple[int, int, int]:
-    """M-RoPE's section of Qwen2-VL and Qwen2.5-VL: time, height and width have 16:24:24 of 64 in the 7B model."""
-    half = sizes.hidden_size // sizes.heads // 2
-    time = half // 4
-    height = (half - time) // 2
-    return time, height, half - time - height
-
-
-def vision_config(sizes: TinySizes) -> dict[str, Any]:
+def _vision_config(sizes: TinySizes) -> dict[str, Any]:
     """Settings of the vision tower."""
     return dict(
         depth=sizes.vision_depth,
@@ -166,7 +229,7 @@ def vision_config(sizes: TinySizes) -> dict[str, Any]:
     )
 
 
-def marker_ids(tokenizer: Tokenizer) -> dict[str, Any]:
+def _marker_ids(tokenizer: Tokenizer) -> dict[str, Any]:
     """Settings of the model that name ids of markers, and that its head is its embedding."""
     return dict(
         image_token_id=_id(tokenizer, "<|image_pad|>"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
 from vtcli.families import varlen
 from vtcli.families.family import Batch
-from vtcli.families.qwen_vl.patches import SCALE, Grid, Patches
+from vtcli.families.qwen_vl.patches import OF_CLIP, OF_QWEN3, SCALE, Grid, Patches
+from vtcli.families.qwen_vl.windows import tower_layout
 from vtcli.protocols import View
 
 WINDOWS = "vtcli_flash_windows"
@@ -100,5 +102,70 @@ def whole_images(grids: Sequence[Grid], patches: Patches, device: torch.device) 
         "max_seqlen": max(sizes),
     }
 
+
+def plain_tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
+    """(tokens, hidden) of each image of Qwen2-VL."""
+    visual = model.model.visual
+    given = whole_images(grids, OF_CLIP, pixels.device)
+    return _of_each(visual(pixels.to(visual.dtype), **given).pooler_output, grids)
+
+
+def windowed_tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
+    """(tokens, hidden) of each image of Qwen2.5-VL. What transformers derives from the sizes is given: on a device it
+    would wait."""
+    visual = model.model.visual
+    place = tower_layout(grids, visual.window_size)
+    tensors = {
+        "position_ids": place.positions,
+        "window_index": place.order,
+        "cu_seqlens": place.images,
+        "cu_window_seqlens": place.windows,
+    }
+    given = {name: torch.from_numpy(array).to(pixels.device) for name, array in tensors.items()}
+    longest = {"max_seqlen": place.longest_image, "max_window_seqlen": place.longest_window}
+    return _of_each(visual(pixels.to(visual.dtype), torch.tensor(grids), **given, **longest).pooler_output, grids)
+
+
+def deepstack_tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
+    """(tokens, 1 + layers, hidden) of each image of Qwen3-VL: what stands for its tokens, then what each of the first
+    layers adds. What transformers derives from the sizes is given: on a device it would wait."""
+    visual = model.model.visual
+    taps = get_vision_interpolation_indices_and_weights(
+        torch.tensor(grids),
+        visual.num_grid_per_side,
+        visual.interpolation_mode,
+        visual.interpolation_align_corners,
+        OF_QWEN3.merge,
+    )
+    indices, weights = (each.to(pixels.device) for each in taps)
+    given = whole_images(grids, OF_QWEN3, pixels.device)
+    found = visual(pixels.to(visual.dtype), interp_indices=indices, interp_weights=weights, **given)
+    stacked = torch.stack([found.pooler_output, *found.deepstack_features], 1)
+    return _of_each(stacked, grids)
+
+
+def placed_deepstack(model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
+    """Token embeddings (B, T, hidden) with the images' features in place. Beside them, what the first layers of the
+    language model add to the same tokens (deepstack)."""
+    placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)  # (tokens, 1 + layers, hidden)
+    mask = batch.ids == model.config.image_token_id  # (B, T)
+    return {
+        "inputs_embeds": embeds.masked_scatter(mask.unsqueeze(-1), placed[:, 0]),
+        "visual_pos_masks": mask,
+        "deepstack_visual_embeds": list(placed[:, 1:].unbind(1)),
+    }
+
+
+def _of_each(found: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
+    """Joined features (tokens, …), split by image."""
+    return found.split([height * width // OF_CLIP.merge**2 for _, height, width in grids])
+
+
+TOWERS: Mapping[str, Callable[[Any, Tensor, Sequence[Grid]], Sequence[Tensor]]] = {
+    "whole": plain_tower,
+    "windows": windowed_tower,
+    "deepstack": deepstack_tower,
+}
+"""``QwenVL.vision_layout`` -> the function from a model and normalised patches to the features of each image."""
 
 AttentionInterface.register(WINDOWS, _attend)

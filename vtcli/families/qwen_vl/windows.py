@@ -1,4 +1,4 @@
-"""Images of Qwen2.5-VL: its patches, and the windows of its vision tower. Pure."""
+"""Windows of Qwen2.5-VL's vision tower. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from vtcli.families.qwen_vl.patches import OF_CLIP, Grid
-
-PATCHES = OF_CLIP
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ def tower_layout(grids: Sequence[Grid], window: int) -> TowerLayout:
     Same windows as transformers' ``get_vision_window_index``. Those of an image stand in the order of their sizes,
     largest first, so that equal ones are neighbours (``varlen.varlen_ref``). Attention does not depend on the order.
     """
-    side, merge = window // PATCHES.factor, PATCHES.merge
+    side, merge = window // OF_CLIP.factor, OF_CLIP.merge
     order, images, windows = list[npt.NDArray[np.int64]](), [0], [0]
     start = 0
     for _, height, width in grids:
@@ -48,7 +46,7 @@ def tower_layout(grids: Sequence[Grid], window: int) -> TowerLayout:
         images.append(height * width)
         start += rows * columns
     return TowerLayout(
-        PATCHES.places(grids),
+        OF_CLIP.places(grids),
         np.concatenate(order),
         np.cumsum(images, dtype=np.int32),
         np.cumsum(windows, dtype=np.int32),

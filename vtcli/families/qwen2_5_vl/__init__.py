@@ -1,4 +1,0 @@
-"""Qwen2.5-VL: what differs from ``families.qwen_vl``.
-
-It may import that room and what all families share. It must not know another family.
-"""
