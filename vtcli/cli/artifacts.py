@@ -174,15 +174,34 @@ def view(
 def export(
     ref: str,
     folder: Path,
-    to: Annotated[str, typer.Option("--to", help="verl, trl, swift, sharegpt or hf.")],
-    licence: Annotated[str, typer.Option("--licence", help="Of this export, for its data card.")] = "unknown",
+    to: Annotated[str, typer.Option("--to", help="hf; of data also verl, trl, swift or sharegpt.")],
+    licence: Annotated[str | None, typer.Option("--licence", help="Of this export, for its card.")] = None,
+    push: Annotated[str | None, typer.Option("--push", help="OWNER/NAME on the hub, to upload FOLDER to.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="With --push: a new repository that all can see.")] = False,
     home: Home = Path("artifacts"),
 ) -> None:
-    """Write the dataset or demonstrations REF into FOLDER as another trainer reads them, with a data card."""
-    from vtcli.data.exporters.writing import export
+    """Write REF into FOLDER with a card: a model as transformers reads it, data as another trainer does."""
+    from vtcli.data.exporters import writing
+    from vtcli.report import publishing
 
-    for name, counts in export(store_in(home), ref, to, folder, licence).items():
-        print_line(f"{name:<24} {sum(counts.values()):>9} rows  {', '.join(counts)}", sys.stdout)
+    store = store_in(home)
+    artifact = store.resolve(ref if Path(ref).exists() else ref.partition("/")[0], verify=False)  # policy:v1/best
+    data = artifact.kind != "model"
+    if data:
+        for name, counts in writing.export(store, ref, to, folder, licence or "unknown").items():
+            print_line(f"{name:<24} {sum(counts.values()):>9} rows  {', '.join(counts)}", sys.stdout)
+    elif to == "gguf":
+        raise InputError(
+            f"--to gguf: llama.cpp converts. Export {ref} with --to hf, then give that folder to its "
+            "convert_hf_to_gguf.py (the language model), and once more with --mmproj (the vision tower)."
+        )
+    elif to != "hf":
+        raise InputError(f"--to {to}: {artifact.ref} is a model; expected hf.")
+    else:
+        for name in publishing.publish(store, ref, folder, licence):
+            print_line(name, sys.stdout)
+    if push:
+        print_line(publishing.push(folder, push, "dataset" if data else "model", public=public), sys.stdout)
 
 
 def _say_if_none(found: Sequence[object], home: Path) -> None:

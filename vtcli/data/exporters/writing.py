@@ -6,7 +6,8 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,25 @@ def export(
         raise InputError(f"{artifact.ref} is a {artifact.kind}; expected a dataset or demos artifact.")
     if to not in layouts:
         raise InputError(f"--to {to}: expected one of {', '.join(layouts)}.")
+    with new_folder(folder) as draft:
+        with RowBars() as bars:
+            files = sorted(artifact.path.glob("*.parquet"))
+            written = {path.stem: _write(path, draft, layouts[to], bars) for path in files}
+        counts = {name: dict(found) for name, (found, _) in written.items() if found}
+        if layouts[to].ending == "json":
+            _describe(draft, {name: written[name][1] for name in counts})
+        page = card(artifact, store.lineage(ref), to, layouts[to], counts, licence)
+        disk.write_atomic(draft / "README.md", page.encode())
+    return counts
+
+
+@contextmanager
+def new_folder(folder: Path) -> Generator[Path]:
+    """A draft beside ``folder``, which takes its place when the block ends and is removed if the block raises.
+
+    Raises:
+        InputError: a folder with something in it, the working directory, a mount, disk trouble.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already. Give a folder that does not exist, or an empty one.")
     if folder.absolute() == Path.cwd():
@@ -51,21 +71,13 @@ def export(
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         try:
-            with RowBars() as bars:
-                files = sorted(artifact.path.glob("*.parquet"))
-                written = {path.stem: _write(path, draft, layouts[to], bars) for path in files}
-            counts = {name: dict(found) for name, (found, _) in written.items() if found}
-            if layouts[to].ending == "json":
-                _describe(draft, {name: written[name][1] for name in counts})
-            page = card(artifact, store.lineage(ref), to, layouts[to], counts, licence)
-            disk.write_atomic(draft / "README.md", page.encode())
+            yield draft
             if folder.exists():
                 folder.rmdir()
             draft.rename(folder)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-    return counts
 
 
 def _write(path: Path, folder: Path, layout: RowLayout, bars: RowBars) -> tuple[Counter[str], set[str]]:
