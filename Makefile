@@ -112,7 +112,7 @@ $(HARNESS)/.installed: pyproject.toml | setup
 test-harness: $(HARNESS)/.installed
 	VTCLI_HARNESS=$(CURDIR)/$(HARNESS)/bin/python $(BIN)/python -m pytest -q -m harness tests/serve/test_harness_clients.py tests/signals/test_lmms_scores.py
 
-# easy-vqa from its package to a report, with and without a filter by pass rate; docs/results.md. SEED=1, EASY_VQA=FOLDER.
+# easy-vqa from its package to a report, with and without a filter by pass rate; docs/maps.md. SEED=1, EASY_VQA=FOLDER.
 easy-vqa: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/easy_vqa.sh
 

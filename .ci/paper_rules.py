@@ -1,6 +1,8 @@
-"""Rules about docs/papers: tables are what recipes compose to, components exist, and what is not done does not exist.
+"""Rules about docs/papers: tables of variants are those of the recipes, components exist, and what a page calls not
+done does not exist.
 
-``write`` makes the tables: what a recipe composes to at paper scale, with the marks that its files give.
+``write`` makes the tables of variants. ``values_table`` makes a table of a recipe's values at paper scale with the
+marks that its files give, which the site shows (.ci/site_pages.py).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ PRINTED = {
 """By hand from the papers: ToolsRL 4.1, CodeV 5.1, CodeVision 4.2, CodeDance's table 4, PyVision-RL 3.4."""
 NAMES_OF_CALLERS = {"image_clue_0"}  # written by a format, so no file has them as they are
 
-_BLOCK = re.compile(r"(<!-- (values|variants): (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- variants: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MARK = re.compile(r"\[[PCI]\]")
 
 
@@ -85,7 +87,7 @@ def _shown(value: Any) -> str | None:
     return str(value)
 
 
-def _values_table(recipe: str) -> str:
+def values_table(recipe: str) -> str:
     """The values with their marks; keys of one line of a file share its remark."""
     made = ["| key | value | source |", "|---|---|---|"]
     made += [f"| `{row.key}` | {_cell(row.value)} | {_cell(row.remark)} |" for row in rows(recipe)]
@@ -112,8 +114,7 @@ def _cell(text: str) -> str:
 
 def filled(page: str) -> str:
     """A page with its tables as the recipes have them."""
-    tables = {"values": _values_table, "variants": _variants_table}
-    return _BLOCK.sub(lambda m: f"{m[1]}\n{tables[m[2]](m[3])}\n\n{m[4]}", page)
+    return _BLOCK.sub(lambda m: f"{m[1]}\n{_variants_table(m[2])}\n\n{m[3]}", page)
 
 
 def write() -> None:
@@ -131,14 +132,13 @@ def tables(tree: Tree) -> Iterator[Violation]:
     """The tables of a page are what its recipes compose to."""
     for page in _pages(tree):
         text = tree.text(page)
-        for kind in ("values", "variants"):
-            if f"<!-- {kind}: " not in text:
-                yield Violation(tree.name(page), f"has no table of {kind}: <!-- {kind}: RECIPE --> … <!-- end -->")
+        if "<!-- variants: " not in text:
+            yield Violation(tree.name(page), "has no table of variants: <!-- variants: RECIPE --> … <!-- end -->")
         have, right = text.splitlines(), filled(text).splitlines()
         if have != right:
             number = next((n for n, (a, b) in enumerate(zip(have, right, strict=False)) if a != b), len(have) - 1)
             place = f"{tree.name(page)}:{number + 1}"
-            yield Violation(place, "the recipe has other values: python .ci/rules.py --write")
+            yield Violation(place, "the recipe has other variants: python .ci/rules.py --write")
 
 
 def printed_values(tree: Tree) -> Iterator[Violation]:

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 
 FILES = {
-    "README.md": """
+    "README.md": f"""
 [gone](docs/gone.md) and [no heading](docs/page.md#gone), vtcli/gone.py, `rl.gone=1`, [right](docs/page.md#a-page)
 
     vtcli rl +recipe=toolsrl rl.gone=1   # with a remark
     vtcli rl +recipe=toolsrl \\
         seed=1 gone.too=2
     vtcli gone x
+| {"x" * 121} |
 """,
     "docs/page.md": f"# A page\n<<<<<<< ours\n{'x' * 121}\n| {'x' * 121} |\n`vtcli eval benchmark=gone`\n",
     "docs/families.md": f"| {'x' * 121} |\n",
+    "docs/long.md": "word\n" * 1501,
+    "docs/papers/toolsrl.md": "no table\n",
     "vtcli/room/__init__.py": '"""What is here."""\n',
     "vtcli/room/utils.py": """
 class Same:
@@ -47,11 +50,11 @@ def long(x):
     "tests/b/test_x.py": "",
     "tests/support/fakes.py": "",
     "tests/bench/bench_x.py": "import time\nfrom fakes import x\n",
-    "docs/plan.md": "no table\n",
+    "docs/decisions/plan.md": "no table\n",
     "docs/sandbox.md": "| codev | 1 | 2 [1, 3] |\n",
     "docs/reproduce.md": "| `MODEL` | a model |\n\n    make reproduce-gone WRONG=1\n",
     "docs/papers/codev.md": """
-<!-- values: codev -->
+<!-- variants: codev -->
 stale
 <!-- end -->
 
@@ -90,13 +93,13 @@ EXPECTED = (
     "README.md:2: vtcli/gone.py does not exist",
     "docs/papers/codev.md:10: vtcli/gone.py does not exist",
     "docs/page.md:3: 121 characters",
-    "docs/page.md:4: 125 characters",
+    "README.md:8: 125 characters",
     "README.md:4: `vtcli rl +recipe=toolsrl rl.gone=1`: rl.gone=1: there is no key",
     "README.md:5: `vtcli rl +recipe=toolsrl  seed=1 gone.too=2`: gone.too=2: there is no key",
     "docs/page.md:5: `vtcli eval benchmark=gone`: benchmark=gone: there is no benchmark",
     "README.md:7: `vtcli gone x`: vtcli has no such command",
     "README.md:2: there is no key rl.gone",
-    "docs/plan.md: the table lacks: ",
+    "docs/decisions/plan.md: the table lacks: ",
     "docs/sandbox.md: its first row of codev",
     "docs/reproduce.md:3: docs/reproduce.md explains no variable WRONG",
     "docs/reproduce.md:3: ",
@@ -107,8 +110,12 @@ EXPECTED = (
     "stages/Dockerfile: ENTRYPOINT x",
     "stages/Dockerfile: CMD y",
     "pyproject.toml: readme = 'GONE.md'",
-    "docs/papers/codev.md:3: the recipe has other values",
-    "docs/papers/codev.md: has no table of variants",
+    "docs/papers/codev.md:3: the recipe has other variants",
+    "docs/papers/toolsrl.md: has no table of variants",
+    'docs/papers/toolsrl.md: has no section "Not done, and why"',
+    'docs/papers/toolsrl.md: "Components": 0 of 0 have a place',
+    'docs/papers/toolsrl.md: "Reproduce" does not name the benchmarks of toolsrl',
+    "docs/long.md:1: 1501 words",
     'docs/papers/codev.md: "Components": 1 of 1 have a place',
     "docs/papers/codev.md:10: a part: there is no vtcli/gone.py",
     "docs/papers/codev.md:14: this line of what is not done needs",

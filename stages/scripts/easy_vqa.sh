@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # easy-vqa from its package to a report: import → filter by pass rate → a teacher's demonstrations → sft → rl → eval, and
-# the same without the filter (docs/results.md). Run by `make easy-vqa`; SEED=1 is another seed, EASY_VQA the package's
+# the same without the filter (docs/maps.md). Run by `make easy-vqa`; SEED=1 is another seed, EASY_VQA the package's
 # folder where it lies here already. What exists is not made again, so an interrupted run goes on where it was.
 set -euo pipefail
 SEED=${SEED:-0}

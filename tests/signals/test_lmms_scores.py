@@ -1,4 +1,4 @@
-"""Our scorers against lmms-eval's on the same answers: docs/evaluation.md explains every difference.
+"""Our scorers against lmms-eval's on the same answers: docs/scores.md explains every difference.
 
 The replies are public examples of how models write, and odd texts: nothing here was chosen by what it scores.
 """

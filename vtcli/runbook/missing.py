@@ -449,7 +449,7 @@ def own_cost(request: CommandRequest) -> str:
 
 
 ROWS_PER_S, SFT_STEPS_PER_S, ROLLOUTS_PER_S = 300, 9, 40
-"""Measured on two idle cores with +recipe=toolsrl at scale tiny (docs/results.md, Speed). Code takes longer."""
+"""Measured on two idle cores with +recipe=toolsrl at scale tiny (docs/benchmarks.md). Code takes longer."""
 
 
 def _rows(values: Mapping[str, Any]) -> int:

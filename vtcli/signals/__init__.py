@@ -1,6 +1,6 @@
 """Facts about one trajectory, one kind a file: measured once, stored with it, never weighted.
 
-``NAMES`` of a module lists the values that its ``measure`` gives, with a line on each for docs/write-your-own.md (from
+``NAMES`` of a module lists the values that its ``measure`` gives, with a line on each for `vtcli config signals` (from
 outside a list of names will do): so it is known what measures a fact that is missing.
 ``CLAIMED`` are those among them that are certain only once the sandbox has done the code's operations again.
 

@@ -1,4 +1,4 @@
-"""The table of all signals, for docs/write-your-own.md and `vtcli config signals`."""
+"""The table of all signals, which `vtcli config signals` prints and the site shows."""
 
 from __future__ import annotations
 

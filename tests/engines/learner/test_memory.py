@@ -1,6 +1,6 @@
 """Memory and attention calls of one learner step at the sizes of Qwen2.5-VL-7B, from shapes alone.
 
-``pytest -s tests/engines/learner/test_memory.py`` prints the table of docs/benchmarks.md.
+``pytest -s tests/engines/learner/test_memory.py`` prints each part (docs/benchmarks.md).
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Fleet:
         except Gone as error:
             raise EngineError(
                 f"no vLLM server at {server.url}: {error}. Start it with python -m vtcli.engines.vllm.servers.serve "
-                "(docs/engines.md), or leave engine.urls empty"
+                "(docs/servers.md), or leave engine.urls empty"
             ) from error
 
     async def close(self) -> None:

@@ -204,12 +204,12 @@ async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -
         what = "the key differs: set VTCLI_SERVER_KEY to the server's" if error.status == 401 else str(error)
         raise EngineError(
             f"{server.blamed()} is no server for engine=vllm_server: {what}. Start it with python -m "
-            "vtcli.engines.vllm.servers.serve (docs/engines.md)"
+            "vtcli.engines.vllm.servers.serve (docs/servers.md)"
         ) from error
     except (Odd, KeyError, TypeError, AttributeError) as error:
         raise EngineError(
             f"{server.blamed()} is no server for engine=vllm_server ({type(error).__name__}: {str(error)[:200]}). "
-            "Start it with python -m vtcli.engines.vllm.servers.serve (docs/engines.md)"
+            "Start it with python -m vtcli.engines.vllm.servers.serve (docs/servers.md)"
         ) from error
     if faults:
         raise EngineError(f"{server.blamed()} does not fit: " + "; ".join(faults))

@@ -1,7 +1,7 @@
 """A vLLM server for ``engine=vllm_server``: ``python -m vtcli.engines.vllm.servers.serve --model FOLDER --port 8000``.
 
 It is vLLM's own server, with vLLM's own arguments, and with the settings that the policy needs. These are our drawing
-of tokens, the endpoint that takes token ids, and the routes for weights (docs/engines.md). The policy starts its
+of tokens, the endpoint that takes token ids, and the routes for weights (docs/servers.md). The policy starts its
 servers with the same module.
 """
 
