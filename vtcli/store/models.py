@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vtcli.errors import InputError
-from vtcli.foreign import load_json, print_line, read_file
+from vtcli.foreign import print_line
 from vtcli.store import disk
+from vtcli.store.adapters import CONFIG, merged
 from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.manifest import MANIFEST
 
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
 """A store of artifacts that come with the package (``make tiny-base``)."""
@@ -33,7 +35,7 @@ class ModelSource:
     @property
     def files(self) -> dict[str, Path]:
         """The model's files where no artifact vouches for their content, by names that do not say where they lie."""
-        if self.artifact is not None:
+        if self.artifact is not None and self.path.resolve().is_relative_to(self.artifact.path.resolve()):
             return {}
         return {f"model/{path.name}": path for path in sorted(self.path.iterdir()) if path.is_file()}
 
@@ -47,14 +49,32 @@ def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> Mo
     """Opens a model by artifact reference (``NAME:vN``, ``NAME@latest``, its folder), by a folder inside an artifact
     (``policy:v1/phases/tools``), by Hugging Face folder, or by hub name. ``verify=False`` does not hash its files.
     A name that the store does not have and the package ships (``base@latest``) is copied into the store first.
+    An adapter alone is merged with the base that it names.
 
     Raises:
-        InputError: the model is missing, damaged, or of another kind.
+        InputError: the model is missing, damaged, or of another kind, or an adapter's base is.
     """
-    if Path(model, "config.json").is_file() and not Path(model, "manifest.json").is_file():
-        return ModelSource(Path(model), model)
-    if Path(model, "adapter_config.json").is_file():
-        raise InputError(_adapter_alone(Path(model)))
+    found = _located(store, model, verify)
+    if not _is_adapter(found.path):
+        return found
+    return replace(found, path=merged(store.root, found.path, lambda base: _base(store, base)))
+
+
+def _base(store: ArtifactStore, name: str) -> Path:
+    folder = _located(store, name, verify=False).path
+    if _is_adapter(folder):
+        raise InputError(f"{folder} is an adapter itself; expected a model.")
+    return folder
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() and not any(folder.glob("model*.safetensors"))
+
+
+def _located(store: ArtifactStore, model: str, verify: bool) -> ModelSource:
+    folder = Path(model)
+    if not (folder / MANIFEST).is_file() and ((folder / "config.json").is_file() or (folder / CONFIG).is_file()):
+        return ModelSource(folder, model)
     match = re.fullmatch(r"([^/]+(?::v\d+|@latest))(?:/(.+))?", model)
     if match or Path(model).exists() or ":" in model or "@" in model:
         reference, inside = match.groups() if match else (model, None)
@@ -62,26 +82,11 @@ def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> Mo
             add_shipped(store, reference)
         artifact = store.resolve(reference, "model", verify=verify)
         path = artifact.path / (inside or "")
-        if not (path / "config.json").is_file():
+        if not ((path / "config.json").is_file() or (path / CONFIG).is_file()):
             have = sorted(str(p.parent.relative_to(artifact.path)) for p in artifact.path.rglob("config.json"))
             raise InputError(f"{model} holds no model; {artifact.ref} has models in: {', '.join(have)}")
         return ModelSource(path, f"{artifact.ref}/{inside}" if inside else artifact.ref, artifact)
     return ModelSource(hub_folder(model), model)
-
-
-def _adapter_alone(folder: Path) -> str:
-    """The words for a folder in PEFT's format, which has no weights of its model."""
-    try:
-        base = load_json(read_file(folder / "adapter_config.json"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
-        base = None
-    advice = (
-        "Merge it first, by peft's PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(out), "
-        "add the processor's files of the base, and give model=out"
-    )
-    if (folder.parent / "config.json").is_file():
-        advice = f"Give {folder.parent}, which holds the merged model"
-    return f"{folder} holds an adapter of {base or 'a model that it does not name'}, and no model. {advice}."
 
 
 def add_shipped(store: ArtifactStore, reference: str) -> None:
