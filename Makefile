@@ -1,4 +1,4 @@
-# make quickstart | easy-vqa | test | test-slow | test-attacks | test-vllm | test-slurm | test-slice | test-all | test-harness | check | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | easy-vqa | test | test-slow | test-attacks | test-vllm | test-slurm | test-slice | test-all | test-harness | check | docs | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -21,7 +21,7 @@ test test-slow test-attacks test-vllm test-slurm test-slice test-all: export OMP
 # Without byte code on disk every process that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-vllm check test test-slow test-attacks test-vllm test-slurm test-slice test-all test-harness quickstart easy-vqa tiny-base bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check docs test test-slow test-attacks test-vllm test-slurm test-slice test-all test-harness quickstart easy-vqa tiny-base bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -55,6 +55,10 @@ check: setup
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pyright
 	$(BIN)/python .ci/rules.py
+
+# The pages as a site, with references of keys, signals and modules: build/site/index.html.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .ci/mkdocs.yml
 
 # What a developer waits for: minutes.
 test: setup
