@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import forked
 import pytest
+import typer
 from small_runs import command as in_process
+
+from vtcli.cli import main
+from vtcli.config import compose, habits
+from vtcli.errors import ConfigError
+from vtcli.runbook.verbs import STAGES
 
 HEAVY = ("torch", "transformers", "deepspeed", "mlflow", "hydra", "numpy", "pyarrow", "rich", "yaml")
 RARELY_USED = (
@@ -80,6 +88,52 @@ def test_every_stage_explains_its_arguments(tmp_path: Path) -> None:
     assert vtcli("--version", cwd=tmp_path).stdout.startswith("vtcli 0.")
 
 
+def commands() -> dict[str, Any]:
+    """Every command by its words, groups included."""
+    root = typer.main.get_command(main.app)
+    found = {"": root}
+    for name, each in root.commands.items():
+        found[name] = each
+        found |= {f"{name} {below}": command for below, command in getattr(each, "commands", {}).items()}
+    return found
+
+
+def test_help_is_one_screen_with_an_example_that_works() -> None:
+    """At most 80 columns and 40 lines. Examples of stages compose, without what stands for a value of the user's."""
+    wrong: list[str] = []
+    for name, command in commands().items():
+        context = command.make_context("vtcli", [], resilient_parsing=True, terminal_width=80)
+        lines = command.get_help(context).splitlines()
+        wrong += [f"{name}: {len(line)} columns: {line}" for line in lines if len(line) > 80]
+        wrong += [f"{name}: {len(lines)} lines"] * (len(lines) > 40)
+        listing = hasattr(command, "commands")
+        wrong += [f"{name}: {line}" for line in lines[1:] if listing and line.endswith("...")]
+        wrong += [f"{name}: no example"] * (not listing and "xample" not in "\n".join(lines))
+        for example in re.findall(r"^ +vtcli (\w+ .*?)(?: {3,}.*)?$", "\n".join(lines), re.MULTILINE):
+            verb, *words = example.split()
+            words = [
+                word for word in words if "mine" not in word and word not in ("--config-dir", "my", "--preview", "20")
+            ]
+            if verb not in STAGES:
+                continue
+            try:
+                next(compose.jobs(compose.plan(verb, words)))
+            except ConfigError as error:
+                wrong.append(f"vtcli {example}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_habits_of_other_trainers_lead_to_keys_and_commands() -> None:
+    values = compose.load("rl", ["+recipe=toolsrl", "scale=small", "engine=vllm_server"]).values
+    leaves = {*compose.flat(values), "model", "data", "+recipe"}
+    known = {leaf.rsplit(".", n)[0] for leaf in leaves for n in range(leaf.count(".") + 1)}
+    keys = [*habits.KEYS.values(), *(key for keys in habits.LEARNING.values() for key in keys.values())]
+    assert [key for key in keys if key not in known] == []
+    assert [line for line in main.INSTEAD if not {line.split()[1]} & {*commands(), "--help"}] == []
+    taken = {word for words in main.INSTEAD.values() for word in words.split()}
+    assert taken & set(commands()) == set()
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -95,6 +149,12 @@ def test_every_stage_explains_its_arguments(tmp_path: Path) -> None:
         ),
         (["synth", "--hlep"], "--hlep: there is no such option. `vtcli synth --help` lists"),
         (["rl", "--preview", "5"], "--preview: there is no such option"),
+        (["rl", "--recipe", "toolsrl"], "--recipe: there is no such option. Did you mean +recipe=toolsrl?"),
+        (["sft", "--learning-rate=1e-6"], "Did you mean sft.optim.lr=1e-6?"),
+        (["rl", "toolsrl"], "Did you mean +recipe=toolsrl?"),
+        (["rl", "+recipe=toolsrl", "model_name=x"], "Did you mean 'model'?"),
+        (["rl", "+recipe=toolsrl", "nothing=1"], "`vtcli config show rl` prints every key"),
+        (["train"], "vtcli has no command 'train'. Type vtcli rl +recipe=toolsrl"),
         (["synth", "--preview", "0"], "--preview 0: expected at least 1 row"),
         (["synth", "--preview=0"], "--preview 0: expected at least 1 row"),
         (["artifacts", "show", "nothing:v1"], "nothing:v1"),

@@ -26,7 +26,7 @@ def store_in(home: Path) -> ArtifactStore:
     return ArtifactStore(home)
 
 
-@app.command("ls")
+@app.command("ls", short_help="List every artifact.", epilog="Example: vtcli artifacts ls")
 def ls(home: Home = Path("artifacts")) -> None:
     """List every artifact: reference, kind, size, seed, recipe, when it was made, where it is."""
     from vtcli.report.printing import print_list
@@ -45,7 +45,7 @@ def ls(home: Home = Path("artifacts")) -> None:
         print_line(f"vtcli: damaged: {line}")
 
 
-@app.command("show")
+@app.command("show", short_help="Print the manifest of REF.", epilog="Example: vtcli artifacts show policy@latest")
 def show(
     ref: str,
     home: Home = Path("artifacts"),
@@ -60,14 +60,14 @@ def show(
     print_line(json.dumps(values if everything else in_short(values), indent=2), sys.stdout)
 
 
-@app.command("add")
+@app.command("add", epilog="Example: vtcli artifacts add /other/artifacts/policy/v3")
 def add(folder: Path, home: Home = Path("artifacts")) -> None:
     """Copy the artifact in FOLDER, of another home, into this one."""
     artifact = store_in(home).add(folder)
     print_line(f"{artifact.ref}\t{artifact.path}", sys.stdout)
 
 
-@app.command("rm")
+@app.command("rm", epilog="Example: vtcli artifacts rm policy:v1 --dry-run")
 def rm(
     refs: list[str],
     home: Home = Path("artifacts"),
@@ -83,7 +83,7 @@ def rm(
         )
 
 
-@app.command("gc")
+@app.command("gc", short_help="Remove what killed processes left.", epilog="Example: vtcli artifacts gc --dry-run")
 def gc(
     home: Home = Path("artifacts"),
     work: Annotated[bool, typer.Option("--work", help="Also what interrupted runs would go on from.")] = False,
@@ -111,13 +111,17 @@ def gc(
         )
 
 
-@app.command("lineage")
+@app.command("lineage", epilog="Example: vtcli artifacts lineage report@latest")
 def lineage(ref: str, home: Home = Path("artifacts")) -> None:
     """Print what REF was made from, down to the generator's seed."""
     print_line(store_in(home).lineage(ref).text(), sys.stdout)
 
 
-@app.command("verify")
+@app.command(
+    "verify",
+    short_help="Compare every file with the manifests.",
+    epilog="Example: vtcli artifacts verify policy@latest",
+)
 def verify(
     refs: Annotated[list[str] | None, typer.Argument(help="Default: all.")] = None, home: Home = Path("artifacts")
 ) -> None:
@@ -135,7 +139,11 @@ def verify(
         raise InputError("\n".join([*problems, "Remove what is damaged and give the command of its stage again."]))
 
 
-@app.command("view")
+@app.command(
+    "view",
+    short_help="Write a page with the first rows of a dataset.",
+    epilog="Example: vtcli artifacts view data@latest --rows 20 --open",
+)
 def view(
     ref: str,
     rows: Annotated[int, typer.Option(min=1, help="Rows of each file.")] = 20,
@@ -170,7 +178,11 @@ def view(
         webbrowser.open(path.resolve().as_uri())
 
 
-@app.command("export")
+@app.command(
+    "export",
+    short_help="Write a model or data for other programs.",
+    epilog="Example: vtcli artifacts export policy@latest published --to hf",
+)
 def export(
     ref: str,
     folder: Path,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vtcli.benchmarks.results import RunSetting
     from vtcli.scoring.stored import TrajectorySource
 
-app = typer.Typer(help="List and show benchmarks, check local copies, score stored answers.", no_args_is_help=True)
+app = typer.Typer(help="List benchmarks, check local copies, score stored answers.", no_args_is_help=True)
 
 Own = Annotated[Path | None, typer.Option("--config-dir", help="A folder of your own, with benchmark/NAME.yaml.")]
 
@@ -42,7 +42,7 @@ def _benchmarks(own: Path | None) -> dict[str, Benchmark]:
     return convert(_values(own), dict[str, Benchmark], "benchmark")
 
 
-@app.command("ls")
+@app.command("ls", short_help="List every benchmark.", epilog="Example: vtcli benchmarks ls")
 def ls(own: Own = None) -> None:
     """List every benchmark: name, rows, scorers, how many rows of papers it is compared with, title."""
     from vtcli.report.printing import print_list
@@ -55,7 +55,7 @@ def ls(own: Own = None) -> None:
     print_list(("benchmark", "rows", "scored by", "printed rows", "title"), lines)
 
 
-@app.command("show")
+@app.command("show", epilog="Example: vtcli benchmarks show hrbench_4k")
 def show(name: str, own: Own = None) -> None:
     """Print the benchmark NAME as its file has it, with every default."""
     import yaml
@@ -69,7 +69,11 @@ def show(name: str, own: Own = None) -> None:
     )
 
 
-@app.command("check")
+@app.command(
+    "check",
+    short_help="Check local copies: files, version, rows, images.",
+    epilog="Example: vtcli benchmarks check /data/benchmarks vstar textvqa",
+)
 def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = None, own: Own = None) -> None:
     """Check the local copies below FOLDER, or those of NAME…: files, version, rows, ids, answers, images.
 
@@ -107,7 +111,11 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
     raise typer.Exit(INCOMPLETE if wrong else 0)
 
 
-@app.command("score")
+@app.command(
+    "score",
+    short_help="Score stored answers by today's rules.",
+    epilog="Example: vtcli benchmarks score report@latest vstar --out figures.json",
+)
 def score(
     trajectories: str,
     name: Annotated[list[str] | None, typer.Argument()] = None,

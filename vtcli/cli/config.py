@@ -17,7 +17,13 @@ from vtcli.runbook.verbs import STAGES, stage_parts
 app = typer.Typer(help="Show or check configurations without running them.", no_args_is_help=True)
 
 
-@app.command("show", context_settings=HYDRA_ARGUMENTS)
+@app.command(
+    "show",
+    context_settings=HYDRA_ARGUMENTS,
+    options_metavar="[KEY=VALUE]... [OPTIONS]",
+    short_help="Print every key, its value and where it was set.",
+    epilog="Example: vtcli config show rl +recipe=codev scale=paper",
+)
 def show(ctx: typer.Context, stage: str) -> None:
     """Print the composed configuration of STAGE, key by key, and where each value was set."""
     from vtcli.config import compose
@@ -34,7 +40,11 @@ def show(ctx: typer.Context, stage: str) -> None:
             print_line(f"{key:<36} {shown:<60} {job.origins[key]}", sys.stdout)
 
 
-@app.command("validate")
+@app.command(
+    "validate",
+    short_help="Compose and bind recipes at every scale.",
+    epilog="Example: vtcli config validate mypaper --config-dir my",
+)
 def validate(
     names: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE]...")] = None,
     config_dir: Annotated[Path | None, typer.Option(help="A folder of own recipes, laid out as conf/.")] = None,
@@ -59,7 +69,7 @@ def validate(
     print_line(f"{count} configurations compose and bind.", sys.stdout)
 
 
-@app.command("signals")
+@app.command("signals", short_help="Print the facts that rewards read.", epilog="Example: vtcli config signals")
 def signals() -> None:
     """Print the facts that are measured of trajectories, which rewards read, as a table in Markdown."""
     from vtcli.signals import table

@@ -24,7 +24,7 @@ Line = tuple[str, str, str, str]
 """Topic, state, what was found, what to do."""
 
 
-@app.command()
+@app.command(short_help="Show what is installed and works; try a GPU.", epilog="Example: vtcli doctor --gpu > gpu.md")
 def doctor(
     home: Home = Path("artifacts"),
     parity: Annotated[

@@ -11,14 +11,15 @@ import sysconfig
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from vtcli import __version__
 from vtcli.cli import artifacts, benchmarks, config, doctor, plan, run, sandbox, stages, view
 from vtcli.cli.console import say
-from vtcli.errors import VtcliError
+from vtcli.errors import ConfigError, VtcliError
 from vtcli.foreign import print_line, visible
 from vtcli.runs.ending import arrived, causes, end_only_later, insist
 from vtcli.runs.launch import ERRORS, leave_error
@@ -29,8 +30,47 @@ DEFECT = (
     "A report should hold the command, the lines above and the output of `vtcli doctor`."
 )
 
+INSTEAD = {
+    "vtcli rl +recipe=toolsrl (reinforcement) or vtcli sft +recipe=NAME (demonstrations)": "train fit",
+    "vtcli rl +recipe=toolsrl": "grpo ppo reinforce rlhf",
+    "vtcli sft +recipe=NAME": "finetune fine-tune",
+    "vtcli eval model=policy@latest +recipe=toolsrl": "evaluate test validate bench benchmark",
+    "vtcli synth data=NAME": "generate import dataset data prepare",
+    "vtcli judge REPORT +recipe=NAME": "score",
+    "vtcli serve model=policy@latest": "infer inference predict chat deploy api",
+    "vtcli artifacts ls": "ls list show models",
+    "vtcli run NAME (`vtcli run` lists them)": "reproduce claim map quickstart pipeline",
+    "vtcli --help": "help",
+}
+"""Commands by the words that people type first in their place."""
+
+
+class Commands(TyperGroup):
+    """The commands; a word that is none of them is answered with what to type."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0] if args else ""
+        meant = next((command for command, words in INSTEAD.items() if word in words.split()), None)
+        if meant and word not in self.commands:
+            raise ConfigError(f"vtcli has no command {word!r}. Type {meant}. `vtcli --help` lists the commands.")
+        return super().resolve_command(ctx, args)
+
+
+HELP = """Train vision-language models to think with images.
+
+\b
+A pipeline is synth → filter → sft → rl → eval; each stage reads and writes
+artifacts (NAME:vN, NAME@latest), and makes what is missing:
+  vtcli run quickstart             all of it in miniature, without a GPU
+  vtcli rl +recipe=toolsrl         a paper's recipe at the scale that fits
+  vtcli eval model=policy@latest +recipe=toolsrl benchmark=[vstar]
+  vtcli view report@latest         what came out, in a browser
+
+Arguments are key=value; `vtcli COMMAND --help` has an example of each."""
+
 app = typer.Typer(
-    help="Train vision-language models to think with images: synth → filter → sft → rl → eval → judge.",
+    cls=Commands,
+    help=HELP,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,  # rich takes longer to import than --help may take
@@ -133,9 +173,8 @@ def _end() -> NoReturn:
     raise SystemExit(TERMINATED)
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, help=HELP)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Train vision-language models to think with images: synth → filter → sft → rl → eval → judge."""
     if version:
         print_line(f"vtcli {__version__}", sys.stdout)
         raise typer.Exit

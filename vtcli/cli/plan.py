@@ -13,7 +13,12 @@ from vtcli.cli.stages import HYDRA_ARGUMENTS
 app = typer.Typer()
 
 
-@app.command(context_settings=HYDRA_ARGUMENTS)
+@app.command(
+    context_settings=HYDRA_ARGUMENTS,
+    options_metavar="[KEY=VALUE]... [OPTIONS]",
+    short_help="Memory, time and GPU-hours of an rl run, before it.",
+    epilog="Example: vtcli plan --fit +recipe=codev scale=node cluster=1x8xH100",
+)
 def plan(
     ctx: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,

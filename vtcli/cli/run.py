@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command("run", context_settings=HYDRA_ARGUMENTS)
+@app.command(
+    "run",
+    context_settings=HYDRA_ARGUMENTS,
+    short_help="Run a list of commands and compare over seeds.",
+    epilog="Example: vtcli run claim_codev seed=0,1,2 --dry",
+)
 def run(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="A file of conf/runbook, such as quickstart.")] = "",

@@ -13,7 +13,11 @@ from vtcli.foreign import print_line
 app = typer.Typer(help="Try what confines code that a model wrote.", no_args_is_help=True)
 
 
-@app.command("check")
+@app.command(
+    "check",
+    short_help="Attempt what the sandbox must stop.",
+    epilog="Example: vtcli sandbox check --minimum full",
+)
 def check(
     minimum: Annotated[
         Literal["full", "landlock", "seccomp", "none"],

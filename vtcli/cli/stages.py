@@ -23,40 +23,120 @@ if TYPE_CHECKING:
 USER_ERROR = 2
 
 HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
-OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|small|gpu|node|paper|auto, key=value, +key=value, ~key,
---config-dir FOLDER (of your own, laid out as conf/), --multirun, --cfg job, --resolve. `vtcli config show {stage}`
-prints the result and where each value came from."""
+COMMON = """\b
+{rows}
+  scale=SIZE            tiny, small, gpu, node or paper; default: the largest
+                        that fits this machine (sizes, never the method)
+  name=NAME seed=0      of the artifact
+  --config-dir FOLDER   of your own, laid out as conf/
+  --multirun            key=1,2,3 runs each; --cfg job prints and runs nothing
+
+`vtcli config show {stage} +recipe=NAME` prints every key, its value and the
+file and line that set it."""
+"""The end of a stage's help."""
+RECIPE = """  +recipe=NAME          toolsrl, codev, codevision, codedance, pyvision_image,
+                        pyvision_video, deepeyes, …: `vtcli rl` lists all"""
+DATA = "  data=REF              rows: NAME:vN, NAME@latest, or a file of conf/data"
+MODEL = "  model=REF             NAME:vN, NAME@latest, a folder, a hub name"
 
 app = typer.Typer()
 
 
-def _add_stage(name: str, summary: str) -> None:
+def _add_stage(name: str, summary: str, rest: str, *rows: str) -> None:
+    """Adds a stage's command. ``rest`` has examples, and ``rows`` are the keys that are given most."""
+
     def command(ctx: typer.Context) -> None:
         run_stage(name, previewing(ctx.args) if name == "synth" else ctx.args)
 
-    command.__doc__ = f"{summary}\n\n{OVERRIDES.format(stage=name)}"
-    app.command(name, context_settings=HYDRA_ARGUMENTS)(command)
+    common = COMMON.format(stage=name, rows="\n".join(rows))
+    command.__doc__ = f"{summary}\n\n\b\n{rest}\n\n{common}"
+    metavar = "[KEY=VALUE]... [OPTIONS]"
+    app.command(name, context_settings=HYDRA_ARGUMENTS, options_metavar=metavar, short_help=summary)(command)
 
 
 _add_stage(
     "synth",
-    """Make a dataset: charts, pages and scenes with exact ground truth, or rows of others.
-
-    --preview 20 writes a page of imported rows as they were understood, and nothing else.""",
+    "Make a dataset, of generators or of rows of yours.",
+    """Examples:
+  vtcli synth +recipe=toolsrl                    charts, pages and scenes
+  vtcli synth +recipe=codev data=mine --config-dir my --preview 20
+                                                 a page of your rows, no more
+  vtcli synth +recipe=codev data=mine --config-dir my name=mine""",
+    "  data=NAME             a file of conf/data or of your folder (docs/data.md)",
+    RECIPE,
+    "  synth.forms=[answer]  plain questions alone; synth.bad_rows=skip",
+    "  teacher=endpoint      demonstrations of a large model (docs/teachers.md)",
 )
-_add_stage("filter", "Keep the rows that rules want, and say why the others went.")
-_add_stage("sft", "Train on demonstrations: syntax and basic perception.")
-_add_stage("rl", "Train by reinforcement with tools, phase by phase.")
-_add_stage("eval", "Measure a model on held-out samples and write a report.")
+_add_stage(
+    "filter",
+    "Keep the rows that rules want; count and list the others.",
+    """Examples:
+  vtcli filter data=data@latest filter=near name=clean
+  vtcli filter data=data@latest model=base@latest filter=mixed""",
+    "  data=REF              a dataset or demonstrations",
+    "  filter=NAME           rows, near, contamination, mixed, hard, judged, …",
+    "  model=REF +recipe=…   for pass rates: who answers, in which environment",
+    "  filter.rules.KEY=…    `vtcli config show filter` has the rules",
+)
+_add_stage(
+    "sft",
+    "Train on demonstrations.",
+    """Example:
+  vtcli sft +recipe=codevision data=demos@latest model=qwen2_5_vl_3b""",
+    RECIPE,
+    "  data=REF              demonstrations (docs/teachers.md)",
+    MODEL,
+    "  sft.epochs=2 sft.optim.lr=1e-5 sft.rows_per_step=128 sft.max_tokens=8192",
+)
+_add_stage(
+    "rl",
+    "Train by reinforcement with tools, phase by phase.",
+    """Examples:
+  vtcli rl +recipe=toolsrl                       makes its data, and trains
+  vtcli rl +recipe=codev data=mine@latest model=policy:v3 engine=vllm""",
+    RECIPE,
+    DATA,
+    MODEL,
+    "  engine=NAME           hf, vllm, vllm_server; judge=openai, tracker=wandb",
+    "  rl.steps_per_phase=100 rl.prompts_per_step=64 rl.group_size=8",
+    "  rl.optim.lr=1e-6 rl.loss.kl_coef=0.001 rl.checkpoint_every=20",
+)
+_add_stage(
+    "eval",
+    "Measure a model and write a report with intervals.",
+    """Examples:
+  vtcli eval +recipe=toolsrl model=policy@latest data=data@latest
+  vtcli eval +recipe=codev model=policy@latest benchmark=[vstar]
+  vtcli eval eval.policy=endpoint eval.model=NAME benchmark=[vstar]
+             eval.endpoint.url=http://host:8000/v1""",
+    MODEL,
+    "  data=REF              held-out rows; or benchmark=[vstar,hrbench_4k]",
+    RECIPE,
+    "  eval.baseline=REF     another report, compared by paired differences",
+    "  probe=causal          does the answer rest on the picture? judge=openai",
+)
 _add_stage(
     "judge",
-    """Score stored trajectories under a recipe: vtcli judge TRAJECTORIES +recipe=RECIPE
-
-    TRAJECTORIES is a report of eval or a model of rl (NAME:vN, NAME@latest, a folder), or a JSONL file of records.
-    --all-recipes makes the reward matrix: recipes x trajectories, rank correlations, where recipes disagree most.
-    `vtcli judge agreement A B` compares two judgements of the same trajectories.""",
+    "Score stored trajectories under a recipe's reward.",
+    """Examples:
+  vtcli judge report@latest +recipe=codev        totals and parts
+  vtcli judge rollouts.jsonl --all-recipes       recipes x trajectories
+  vtcli judge agreement A B                      two judgements of the same""",
+    "  TRAJECTORIES          a report, a model of rl, a folder or a JSONL file",
+    RECIPE,
+    "  judge=openai judge.url=URL judge.model=NAME    who is asked",
 )
-_add_stage("serve", "Serve a model as an agent: an OpenAI-compatible endpoint at http://127.0.0.1:8000/v1.")
+_add_stage(
+    "serve",
+    "Serve a model as an agent behind an OpenAI-compatible endpoint.",
+    """Examples:
+  vtcli serve model=policy@latest                http://127.0.0.1:8000/v1
+  vtcli serve serve.policy=endpoint model=NAME env=native scale=gpu
+              serve.endpoint.url=https://api.example/v1""",
+    MODEL,
+    "  +recipe=NAME          of a model that names no environment of its own",
+    "  port=8000 serve.host=0.0.0.0                   wants VTCLI_API_KEY",
+)
 
 
 def previewing(argv: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ app = typer.Typer()
 PORT = 8010
 
 
-@app.command()
+@app.command(short_help="Look at trajectories in a browser.", epilog="Example: vtcli view report:v2 report:v1 --open")
 def view(
     given: Annotated[
         list[str] | None, typer.Argument(metavar="[REF]...", help="NAME:vN, NAME@latest, a folder or a JSONL file.")

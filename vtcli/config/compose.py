@@ -40,6 +40,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from vtcli.config import machine, recipes
 from vtcli.config.binding import AGENT, MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, renamed, stage
 from vtcli.config.commandline import named, quoted, remember, spelled_out, written
+from vtcli.config.habits import key_of
 from vtcli.config.origins import Origins, drop_below, set_by_files
 from vtcli.errors import ConfigError
 
@@ -135,9 +136,13 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
         ConfigError: an unknown option, a variant that the recipe does not have, recipes of different data in one sweep.
     """
     command, argv = written(stage, argv), spelled_out(stage, argv)
-    args, unknown = get_args_parser().parse_known_intermixed_args(list(argv))
+    parser = get_args_parser()
+    parser.allow_abbrev = False  # --config would be short for three of Hydra's
+    args, unknown = parser.parse_known_intermixed_args(list(argv))
     if unknown:
-        raise ConfigError(f"{unknown[0]}: there is no such option. `vtcli {stage} --help` lists those that there are.")
+        meant = _key_of_option(stage, unknown[0], argv)
+        hint = f" Did you mean {meant}?" if meant else ""
+        raise ConfigError(f"{unknown[0]}: there is no such option.{hint} `vtcli {stage} --help` lists the options.")
     if args.multirun and (args.cfg or args.info):
         raise ConfigError(
             "--multirun runs every choice, and --cfg and --info print one configuration. Leave one of the two out; "
@@ -191,6 +196,20 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     prints = bool(args.cfg or args.info or args.hydra_help or args.help)
     found = CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command, chosen)
     return replace(found, recipe=recipe, variant=variant, config_dir=own)
+
+
+def _key_of_option(stage: str, option: str, argv: Sequence[str]) -> str | None:
+    """``+recipe=toolsrl`` for ``--recipe toolsrl``; None for an option that is like no key."""
+    name, equals, value = option.partition("=")
+    word = name.lstrip("-").replace("-", "_")
+    known = word in ("seed", "name", "home") or "." in word or (folder() / word).is_dir()
+    key = key_of(word, stage) or (word if known else None)
+    if key is None:
+        return None
+    if not equals:
+        after = [*argv, ""][list(argv).index(option) + 1]
+        value = "" if after.startswith("-") or "=" in after else after
+    return f"{key}={value or '…'}"
 
 
 def _meant(word: str, own: Path | None) -> str:
@@ -543,7 +562,9 @@ def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: froz
             continue
         elsewhere = None if "_target_" in siblings else _elsewhere(key, known, stage)  # a plug point has its own keys
         best = f"{parent}.{close[0]}" if close and parent else close[0] if close else elsewhere
-        hint = f" Did you mean {best!r}?" if best else f" Keys there: {', '.join(sorted(siblings)) or 'none'}."
+        best = key_of(key, stage) or best
+        there = f"Keys there: {', '.join(sorted(siblings)) or 'none'}." if parent else ""
+        hint = f" Did you mean {best!r}?" if best else f" {there or f'`vtcli config show {stage}` prints every key.'}"
         new = "" if override.is_add() or override.is_delete() else f" (A new key is added with +{key}=…)"
         raise ConfigError(f"{override.input_line}: there is no key {key!r} in the configuration.{hint}{new}")
 

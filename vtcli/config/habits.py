@@ -1,0 +1,53 @@
+"""Keys by the names that other trainers give them, so that what a person types first is answered with what to type.
+
+May import nothing of the package. It must not know which keys exist; a test looks each of these up.
+"""
+
+from __future__ import annotations
+
+KEYS = {
+    "base_model": "model",
+    "beta": "rl.loss.kl_coef",
+    "clip_ratio": "rl.loss.clip_high",
+    "config": "+recipe",
+    "data_path": "data",
+    "dataset": "data",
+    "dataset_name": "data",
+    "eval_steps": "rl.validate.every",
+    "gpu_memory_utilization": "engine.gpu_memory",
+    "logger": "tracker",
+    "lora_r": "rl.optim.lora.rank",
+    "max_completion_length": "agent.limits.max_turn_tokens",
+    "max_length": "agent.limits.max_tokens",
+    "max_new_tokens": "agent.limits.max_turn_tokens",
+    "max_seq_length": "agent.limits.max_tokens",
+    "max_steps": "rl.steps_per_phase",
+    "model_name": "model",
+    "model_name_or_path": "model",
+    "model_path": "model",
+    "num_generations": "rl.group_size",
+    "num_train_epochs": "sft.epochs",
+    "output_dir": "name",
+    "recipe": "+recipe",
+    "report_to": "tracker",
+    "run_name": "name",
+    "save_steps": "rl.checkpoint_every",
+    "tensor_parallel_size": "engine.tensor_parallel",
+    "train_file": "data",
+}
+LEARNING = {
+    "batch_size": {"rl": "rl.prompts_per_step", "sft": "sft.rows_per_step"},
+    "learning_rate": {"rl": "rl.optim.lr", "sft": "sft.optim.lr"},
+    "per_device_train_batch_size": {"rl": "rl.prompts_per_step", "sft": "sft.rows_per_step"},
+}
+"""Names whose key is of the stage that learns."""
+
+
+def key_of(name: str, stage: str) -> str | None:
+    """The key for another trainer's name, which may be spelt as an option (``--learning-rate``); None for others.
+
+    >>> key_of("--learning-rate", "sft"), key_of("model_name", "eval"), key_of("rl.group_size", "rl")
+    ('sft.optim.lr', 'model', None)
+    """
+    word = name.lstrip("-+").replace("-", "_")
+    return KEYS.get(word) or LEARNING.get(word, {}).get(stage)
