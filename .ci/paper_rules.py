@@ -221,11 +221,11 @@ def claims_of_absence(tree: Tree) -> Iterator[Violation]:
 
 
 def component_exists(span: str, page: str) -> bool:
-    """True if a file, key, choice, preset or name of the source is there."""
+    """True if a file, key, choice, set or name of the source is there."""
     if re.match(r"(vtcli|conf|docs|stages)/", span):
         return (ROOT / span).exists()
-    if span.startswith("preset: "):
-        return (ROOT / f"vtcli/data/importers/presets/{span[8:]}.yaml").is_file()
+    if span.startswith("row: "):
+        return f'"{span[5:]}": ' in (ROOT / "vtcli/data/sets/table.py").read_text()
     if span.startswith("vtcli "):
         return (ROOT / f"stages/{span[6:]}.py").is_file()
     if "=" in span:

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from vtcli.benchmarks import files, forms
 from vtcli.config import commandline
-from vtcli.data.importers import crops, dialogues, mapping, media, options, texts
+from vtcli.data.importers import crops, dialogues, media, options, texts
 from vtcli.data.importers.media import Finder
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.text_rows import open_text
+from vtcli.data.sets import fields, talks, verl
+from vtcli.data.sets.row import RowFunction
+from vtcli.data.sets.table import SETS
 from vtcli.engines.openai.native import native
 from vtcli.engines.trials.outcome import TrialResult
 from vtcli.envs import code_reading, code_writing, grounding, syntax
@@ -93,7 +95,7 @@ def written(marks: Sequence[str], length: int) -> Iterator[str]:
 
 
 PLACE = Place("rows.jsonl", 0)
-VERL, THYME = mapping.read_mapping("verl_rollouts", None), mapping.read_mapping("thyme_sft", None)
+ROLLOUTS = verl.verl_rollouts({}).strip
 CODE = {style: Reading(style, "python", bare_fence=True, boxed=True) for style in ("tag", "call")}
 
 
@@ -108,13 +110,13 @@ def demo(rule: Callable[..., object], **values: Any) -> Callable[[str], object]:
     return read
 
 
-def dialogue(chosen: mapping.RowMapping, column: str) -> Callable[[str], object]:
+def dialogue(function: RowFunction, column: str) -> Callable[[str], object]:
     """A row whose policy's turn is the text."""
 
     def read(text: str) -> object:
         chat = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
         row = {column: chat, "messages": chat, "conversations": chat, "response": text, "question": text}
-        return dialogues.read(row, chosen, Finder(()), PLACE)
+        return dialogues.read(function(row), Finder(()), PLACE)
 
     return read
 
@@ -194,14 +196,19 @@ def readers(tmp_path: Path) -> dict[str, tuple[Callable[[str], object], str]]:
         "importers.options": (lambda t: (options.texts_of(t), options.read([t, t], t)), "A ( ) . : \n [ ' 1 ,"),
         "importers.options listed": (lambda t: options.of_row([t[:99], "b"], t, t, PLACE), "A ( ) . : \n [ ' 1 ,"),
         "importers.texts": (
-            lambda t: (texts.plain(t, VERL.strip), texts.plain(t, THYME.strip), texts.unwrapped(t), texts.chat_of(t)),
+            lambda t: (
+                texts.plain(t, verl.verl_rollouts({}).strip),
+                texts.plain(t, talks.NO_PATHS),
+                texts.unwrapped(t),
+                texts.chat_of(t),
+            ),
             "<image> <image_clue_1> <|vision_start|> <|image_pad|> \n # * User\\ Image\\ Path: <answer> \\boxed{ [{",
         ),
-        "importers.mapping": (lambda t: (mapping.parsed(t), mapping.literal(t)), "[ { ( ' \" - 1 , : '' + _"),
-        "importers.json": (lambda t: mapping.json_value(t.encode()), '[ { " 1 - . , : \\'),
-        "importers.dialogues decoded": (dialogue(VERL, "output"), "user\n assistant\n tool\n \n a"),
+        "sets.fields": (lambda t: (fields.parsed(t), fields.literal(t)), "[ { ( ' \" - 1 , : '' + _"),
+        "importers.json": (lambda t: fields.json_value(t.encode()), '[ { " 1 - . , : \\'),
+        "importers.dialogues decoded": (dialogue(verl.verl_rollouts, "output"), "user\n assistant\n tool\n \n a"),
         "importers.dialogues inline": (
-            dialogue(THYME, "conversations"),
+            dialogue(talks.thyme_sft, "conversations"),
             '<sandbox_output> </sandbox_output> <image> " \n',
         ),
         "importers.jsonl": (file_of(tmp_path, "a.jsonl"), '[ { } ] " , : \n 1 \\'),
@@ -304,7 +311,7 @@ def built(value: object) -> Iterator[re.Pattern[Any]]:
 
 def patterns() -> Iterator[tuple[str, str, re.Pattern[Any]]]:
     """Every regular expression that is written out in the package, with its place and its method; "search" where it is
-    compiled first. Those that a module builds of parts while it is imported, and those of the presets too."""
+    compiled first. Those that a module builds of parts while it is imported, and those of the public sets too."""
     for path in sorted([*(ROOT / "vtcli").rglob("*.py"), *(ROOT / "stages").rglob("*.py")]):
         source = path.read_text()
         tree, place = ast.parse(source), path.relative_to(ROOT)
@@ -332,10 +339,10 @@ def patterns() -> Iterator[tuple[str, str, re.Pattern[Any]]]:
             for name, variable in vars(importlib.import_module(".".join(place.with_suffix("").parts))).items():
                 for pattern in built(variable):
                     yield f"{place}: {name}", methods_of(name, source), pattern
-    for path in sorted((ROOT / "vtcli" / "data" / "importers" / "presets").glob("*.yaml")):
-        preset = yaml.safe_load(path.read_text())
-        for pattern in (*(preset.get("strip") or ()), *([preset["named"]] if preset.get("named") else ())):
-            yield f"{path.name}: {pattern}", "search", re.compile(pattern, re.DOTALL)
+    for name, function in SETS.items():
+        row = function({})
+        for pattern in (*row.strip, *([row.named] if row.named else ())):
+            yield f"{name}: {pattern}", "search", re.compile(pattern, re.DOTALL)
 
 
 _PART = re.compile(

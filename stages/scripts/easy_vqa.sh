@@ -18,7 +18,7 @@ made() { tail -n 1 | cut -f 1; } # a stage prints what it made: NAME:vN, a tab, 
 python "$here/easy_vqa_teacher.py" answers "$files" "$VTCLI_HOME/easy-vqa-answers.json" 4000
 answers=$(vtcli synth +recipe=toolsrl name=easy-answers "${common[@]}" 'synth.demos={rows: {easy_vqa: {imported: null}}, validation: 0.03}' \
     "data.tasks.easy_vqa.generate.path=$VTCLI_HOME/easy-vqa-answers.json" \
-    "+data.tasks.easy_vqa.generate.mapping={response: '3', root: ['$files/train']}" | made)
+    "+data.tasks.easy_vqa.generate.columns={response: '3'}" "+data.tasks.easy_vqa.generate.reading={root: ['$files/train']}" | made)
 shipped=$(python -c 'from vtcli.store.models import SHIPPED; print(SHIPPED / "base" / "v1")')
 base=$(vtcli sft +recipe=toolsrl name=easy-base "${common[@]}" "sft.data=$answers" "sft.model=$shipped" sft.epochs=2 | made)
 
@@ -26,7 +26,7 @@ base=$(vtcli sft +recipe=toolsrl name=easy-base "${common[@]}" "sft.data=$answer
 data=$(vtcli synth +recipe=toolsrl name=easy-data "${common[@]}" 'synth.forms=[answer]' \
     data.tasks.easy_vqa.train=2000 data.tasks.easy_vqa.test=500 \
     "$questions" \
-    '+data.tasks.easy_vqa.generate.mapping.take={train: [20000, null], test: [0, null]}' | made)
+    '+data.tasks.easy_vqa.generate.reading.take={train: [20000, null], test: [0, null]}' | made)
 mixed=$(vtcli filter +recipe=toolsrl name=easy-mixed "${common[@]}" "data=$data" "model=$base" filter=mixed | made)
 
 rm -f "$VTCLI_HOME/easy-vqa-teacher.port"

@@ -17,8 +17,8 @@ from cases import failures
 from vtcli.data.exporters.layouts import DATASET, DEMOS, RowLayout
 from vtcli.data.exporters.writing import export
 from vtcli.data.generators import canvas
-from vtcli.data.importers.mapping import presets
 from vtcli.data.importers.rows import generate
+from vtcli.data.sets.table import SETS
 from vtcli.errors import InputError
 from vtcli.schema import Sample
 from vtcli.signals.rules import score
@@ -81,12 +81,12 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def test_it_comes_back_as_it_went_out(store: ArtifactStore, tmp_path: Path) -> None:
-    """By the preset that the layout names; questions with a truth are scored as before."""
+    """By the set that the layout names; questions with a truth are scored as before."""
 
     def check(ref: str, to: str, layout: RowLayout, folder: Path) -> None:
         counts = export(store, ref, to, folder)
-        assert layout.preset in presets()
-        how: Any = {"name": "own", "preset": layout.preset}
+        assert layout.set in SETS
+        how: Any = {"name": "own", "row": layout.set}
         if ref.startswith("demos"):
             assert counts == {"train": {"own": 3}}
             for number in range(3):

@@ -221,7 +221,7 @@ def test_a_list_on_one_line_is_bounded_by_its_rows_alone(tmp_path: Path, monkeyp
     (tmp_path / "list.json").write_text(json.dumps([ROW] * 100))
     (tmp_path / "object.json").write_text(json.dumps({"data": [ROW] * 100}))
     assert bad_rows(tmp_path / "list.json") == bad_rows(tmp_path / "object.json", "data") == (100, [])
-    with pytest.raises(InputError, match=r"is one JSON object.*mapping\.rows, one of data"):
+    with pytest.raises(InputError, match=r"is one JSON object.*reading\.rows, one of data"):
         text_rows.open_text(tmp_path / "object.json")
 
 

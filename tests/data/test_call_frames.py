@@ -70,16 +70,16 @@ def turns(*said: tuple[str, Mapping[str, Any], str]) -> list[dict[str, str]]:
 
 
 def taken(
-    folder: Path, talk: list[dict[str, str]], pictures: Sequence[Pixels], card: EnvCard | None = None, **mapping: Any
+    folder: Path, talk: list[dict[str, str]], pictures: Sequence[Pixels], card: EnvCard | None = None, **reading: Any
 ) -> DemoEpisode:
     """The demonstration that synth makes of a row. Raises ``RowProblem``."""
     for number, pixels in enumerate(pictures):
         Image.fromarray(pixels).save(folder / f"{number}.png")
     row = {"images": [f"{number}.png" for number in range(len(pictures))], "conversations": talk}
-    (folder / "a.jsonl").write_text(json.dumps(row | mapping.pop("row", {})))
-    item = generate(
-        0, 0, "demo-train", path=str(folder / "a.jsonl"), name="own", preset="sharegpt", mapping=mapping or None
-    )
+    (folder / "a.jsonl").write_text(json.dumps(row | reading.pop("row", {})))
+    columns = {"box_size": "size"} if "resized" in reading.values() else {}
+    how: Any = {"name": "own", "row": "sharegpt", "columns": columns, "reading": reading}
+    item = generate(0, 0, "demo-train", path=str(folder / "a.jsonl"), **how)
     setting = DemonstrationSetup(card or native_card(), Teacher(), PROMPT, VIEWS)
     return asyncio.run(demonstrate(item, "imported", np.random.default_rng(0), setting))
 
@@ -111,7 +111,7 @@ def test_boxes_of_every_frame_are_moved_to_the_view_by_what_the_crop_shows(tmp_p
     assert not wrong
 
 
-def test_every_kind_of_coordinates_is_moved_in_every_frame_that_the_mapping_names(tmp_path: Path) -> None:
+def test_every_kind_of_coordinates_is_moved_in_every_frame_that_a_convention_names(tmp_path: Path) -> None:
     """(300, 200) is the middle of the photo; the view's is (56, 42)."""
     wrong: dict[str, Any] = {}
     for space, (width, height) in SIDES.items():
@@ -123,7 +123,7 @@ def test_every_kind_of_coordinates_is_moved_in_every_frame_that_the_mapping_name
             ZOOM: ({"bbox_2d": inside(space)}, {"bbox_2d": RIGHT}),
         }
         for name, (given, right) in cases.items():
-            row = {"row": {"size": [width, height]}, "box_size": ["size"]} if space == "resized" else {}
+            row = {"row": {"size": [width, height]}} if space == "resized" else {}
             talk = turns((name, given, "<image>ok"))
             episode = taken(tmp_path, talk, [PHOTO, PHOTO], call_space=space, crops="any", **row)
             found = arguments(episode)
@@ -200,7 +200,7 @@ def test_calls_of_an_image_that_an_earlier_call_returned_are_moved_to_its_view(t
             {},
             [{"point_2d": [11, 8], "image_index": 1}],
         ),
-        "by a mapping, nothing is compared": (
+        "by a convention, nothing is compared": (
             [FIRST, crop(LATER, image_idx=1)],
             [PHOTO, one, two],
             {"call_space": "pixels", "crops": "any"},
@@ -214,9 +214,9 @@ def test_calls_of_an_image_that_an_earlier_call_returned_are_moved_to_its_view(t
         ),
     }  # fmt: skip
     wrong: dict[str, Any] = {}
-    for name, (calls, pictures, mapping, right) in cases.items():
+    for name, (calls, pictures, reading, right) in cases.items():
         try:
-            episode = taken(tmp_path, turns(*calls), pictures, **mapping)
+            episode = taken(tmp_path, turns(*calls), pictures, **reading)
         except RowProblem as problem:
             wrong[name] = problem.message
             continue
@@ -242,9 +242,9 @@ def test_calls_of_an_image_that_is_not_known_are_refused_unless_they_are_shown_t
         ),
     }  # fmt: skip
     wrong: dict[str, str] = {}
-    for name, (calls, pictures, mapping) in cases.items():
+    for name, (calls, pictures, reading) in cases.items():
         try:
-            wrong[name] = f"taken: {arguments(taken(tmp_path, turns(*calls), pictures, **mapping), 1)}"
+            wrong[name] = f"taken: {arguments(taken(tmp_path, turns(*calls), pictures, **reading), 1)}"
         except RowProblem as problem:
             if problem.reason != "a call of an image that is not there" or "row 0 of" not in problem.message:
                 wrong[name] = problem.message
@@ -276,7 +276,7 @@ def test_rows_whose_calls_cannot_be_moved_or_fail_are_refused_with_the_reason(tm
         "a size of another shape": (
             turns((ZOOM, {"bbox_2d": inside("resized")}, "<image>")),
             [PHOTO, cut()],
-            {"call_space": "resized", "crops": "any", "box_size": ["size"], "row": {"size": [280, 420]}},
+            {"call_space": "resized", "crops": "any", "row": {"size": [280, 420]}},
             "a resized image of another shape",
         ),
         "another frame than the key's": (
@@ -306,27 +306,27 @@ def test_rows_whose_calls_cannot_be_moved_or_fail_are_refused_with_the_reason(tm
         ),
     }  # fmt: skip
     wrong: dict[str, str] = {}
-    for name, (talk, pictures, mapping, reason) in cases.items():
+    for name, (talk, pictures, reading, reason) in cases.items():
         try:
-            wrong[name] = f"taken: {arguments(taken(tmp_path, talk, pictures, **mapping))}"
+            wrong[name] = f"taken: {arguments(taken(tmp_path, talk, pictures, **reading))}"
         except RowProblem as problem:
             if problem.reason != reason or "row 0 of" not in problem.message:
                 wrong[name] = problem.message
     assert not wrong
 
 
-def test_calls_of_a_picture_that_exif_turns_need_a_crop_or_the_mapping(tmp_path: Path) -> None:
+def test_calls_of_a_picture_that_exif_turns_need_a_crop_or_a_convention(tmp_path: Path) -> None:
     """Stored 400 x 600 with orientation 8 and seen upright, 600 x 400. A box of the stored pixels is another place."""
     exif = Image.Exif()
     exif[0x0112] = 8  # turned a quarter anticlockwise to be upright
     Image.fromarray(np.ascontiguousarray(np.rot90(PHOTO, -1))).save(tmp_path / "turned.png", exif=exif)
     Image.fromarray(cut()).save(tmp_path / "crop.png")
 
-    def row(box: Sequence[float], **mapping: Any) -> Any:
+    def row(box: Sequence[float], **reading: Any) -> Any:
         talk = turns((ZOOM, {"bbox_2d": [*box]}, "<image>"))
         (tmp_path / "a.jsonl").write_text(json.dumps({"images": ["turned.png", "crop.png"], "conversations": talk}))
         item = generate(
-            0, 0, "demo-train", path=str(tmp_path / "a.jsonl"), name="own", preset="sharegpt", mapping=mapping or None
+            0, 0, "demo-train", path=str(tmp_path / "a.jsonl"), name="own", row="sharegpt", reading=reading or None
         )
         setting = DemonstrationSetup(native_card(), Teacher(), PROMPT, VIEWS)
         try:

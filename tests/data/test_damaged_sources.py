@@ -19,12 +19,12 @@ from cases import each_case
 
 from vtcli.data.generators import canvas
 from vtcli.data.importers import media, sources
-from vtcli.data.importers.mapping import read_mapping
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.reading import read_reading
 from vtcli.data.importers.rows import generate, reads, survey
 from vtcli.envs.counts import counted
 from vtcli.envs.parts import Data, Task
-from vtcli.errors import ConfigError, InputError
+from vtcli.errors import InputError
 
 ROWS = [{"question": f'What, {i}: "so" [{{?', "answer": "red", "n": {"boxes": [[1, 2], [i]]}} for i in range(24)]
 LAYOUTS: dict[str, Callable[[list[str]], str]] = {
@@ -83,14 +83,14 @@ def test_rows_without_a_comma_are_two_and_a_list_without_its_end_is_refused(tmp_
         whole(path)
 
 
-def test_a_list_inside_of_one_object_is_named_by_the_mapping(tmp_path: Path) -> None:
+def test_a_list_inside_of_one_object_is_named_by_the_reading(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     for indent in (None, 1):
         path.write_text(json.dumps({"name": "x", "ids": {"data": [1]}, "data": ROWS, "more": [1]}, indent=indent))
         assert whole(path, rows="data") == (ROWS, [])
         with pytest.raises(InputError, match="expected one of the lists of the object: data, more"):
             whole(path, rows="rows")
-    with pytest.raises(InputError, match=r"is one JSON object.*mapping\.rows, one of data, more"):
+    with pytest.raises(InputError, match=r"is one JSON object.*reading\.rows, one of data, more"):
         whole(path)
     path.write_text(json.dumps({"data": ROWS, "more": 1}).replace('"red"', '"red', 1))
     assert whole(path, rows="data") == (ROWS[1:], [0])
@@ -99,7 +99,7 @@ def test_a_list_inside_of_one_object_is_named_by_the_mapping(tmp_path: Path) -> 
         whole(path, rows="data")
     picture(tmp_path)
     path.write_text(json.dumps({"data": [{"question": "q?", "answer": "a", "image": "0.png"}]}))
-    how = {"path": str(path), "mapping": {"rows": "data", "question": "question"}}
+    how = {"path": str(path), "reading": {"rows": "data"}}
     assert generate(0, 0, "train", name="own", **how).question == "q?"
 
 
@@ -107,7 +107,7 @@ def test_a_single_row_in_another_encoding_is_no_object_over_several_lines(tmp_pa
     row = json.dumps({"images": ["0.png"], "problem": "Où ?", "solution": "ici"}, ensure_ascii=False)
     (tmp_path / "train.jsonl").write_bytes(row.encode("latin-1"))
     with pytest.raises(RowProblem, match=r"row 0 of .* is not JSON .*utf-8"):
-        generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own", preset="mini_o3")
+        generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own", row="mini_o3")
 
 
 def test_tables_are_read_and_a_quote_that_is_open_costs_one_row(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train-00001-of-00005\.jsonl, train-00003-of-00005\.jsonl are missing"):
         sources.open_source(str(path), "train")
     assert sources.open_source(str(path), "train", parts="found").rows == 3
-    assert read_mapping(None, {"parts": "found"}).parts == "found"
+    assert read_reading('{"parts": "found"}').parts == "found"
     names = [Path(f"x_{i}_of_3.parquet") for i in (1, 2, 3)]
     assert sources.missing(names) == [] and sources.missing(names[1:]) == ["x_1_of_3.parquet"]
 
@@ -207,20 +207,12 @@ def test_a_bad_value_is_a_bad_row(change: dict[str, Any], how: dict[str, Any], r
     row = {"question": "q?", "answer": "a", "image": "0.png", "part": "train"}
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
-    mapping = {"question": "question", "splits": {"train": ["train"]}} | how
-    assert generate(0, 0, "train", path=str(path), name="own", mapping=mapping).answer == "a"
-    assert list(reads("train", 2, path=str(path), mapping=mapping))
+    reading = {"splits": {"train": ["train"]}} | how
+    assert generate(0, 0, "train", path=str(path), name="own", reading=reading).answer == "a"
+    assert list(reads("train", 2, path=str(path), reading=reading))
     with pytest.raises(RowProblem) as found:
-        generate(0, 1, "train", path=str(path), name="own", mapping=mapping)
+        generate(0, 1, "train", path=str(path), name="own", reading=reading)
     assert found.value.reason == reason and len(str(found.value)) < 700
-
-
-def test_a_template_of_files_has_one_place() -> None:
-    for template in ("img/{}.{}", "img/{name}.jpg", "img/0.jpg"):
-        with pytest.raises(ConfigError, match="no single place for a name"):
-            read_mapping(None, {"file": template})
-    with pytest.raises(RowProblem, match="does not fit"):
-        media.read("x", "image", media.Finder((Path(),), "", "img/{}.{}"), Place("f", 0))
 
 
 def test_the_column_of_splits_is_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +223,7 @@ def test_the_column_of_splits_is_read_alone(tmp_path: Path, monkeypatch: pytest.
     whole_row = sources.ParquetRows.read
     monkeypatch.setattr(sources.ParquetRows, "read", lambda self, row: read.append(row) or whole_row(self, row))
     how = {"path": str(tmp_path / "all.parquet"), "name": "own"}
-    how |= {"mapping": {"question": "question", "split": "fold", "splits": {"test": ["2"], "train": ["0", "1"]}}}
+    how |= {"reading": {"split": "fold", "splits": {"test": ["2"], "train": ["0", "1"]}}}
     assert [generate(0, i, "test", **how).question for i in range(4)] == ["q2?", "q5?", "q8?", "q11?"]
     assert read == [2, 5, 8, 11]
 
@@ -242,9 +234,9 @@ def test_pixel_reasoner_and_spacer_say_what_is_a_video(tmp_path: Path) -> None:
     frames = {"question": "Which?", "image": ["0.png"], "answer": "\\boxed{B}", "is_video": False}
     path.write_text("\n".join(json.dumps(frames | {"is_video": video}) for video in (False, True)))
     read = {"path": str(path), "name": "own"}
-    assert generate(0, 0, "train", preset="pixel_reasoner", **read).answer == "B"
+    assert generate(0, 0, "train", row="pixel_reasoner", **read).answer == "B"
     with pytest.raises(RowProblem, match="is about a video, of which it has 1 frames and no file") as found:
-        generate(0, 1, "train", preset="pixel_reasoner", **read)
+        generate(0, 1, "train", row="pixel_reasoner", **read)
     assert found.value.reason == "a video as frames"
     rows = [
         {"problem": "What?", "problem_type": "multiple choice", "options": ["A. red", "B. blue"], "path": "0.png"}
@@ -254,11 +246,11 @@ def test_pixel_reasoner_and_spacer_say_what_is_a_video(tmp_path: Path) -> None:
         {"problem": "Who?", "problem_type": "general", "videos": "x.mp4", "data_type": "video", "answer": "he"},
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
-    first = generate(0, 0, "train", preset="spacer", **read)
+    first = generate(0, 0, "train", row="spacer", **read)
     assert (first.question, first.answer, first.truth["rule"]) == ("What?\n(A) red\n(B) blue", "B", "choices")
-    assert generate(0, 1, "train", preset="spacer", **read).truth["number"] == 2.5
+    assert generate(0, 1, "train", row="spacer", **read).truth["number"] == 2.5
     with pytest.raises(RowProblem, match=r"the video .*x\.mp4 cannot be read"):
-        generate(0, 2, "train", preset="spacer", **read)
+        generate(0, 2, "train", row="spacer", **read)
 
 
 @each_case("answer", ["1e999", "-1e999"])

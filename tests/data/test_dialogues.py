@@ -39,12 +39,15 @@ ZOOM = {"name": "image_zoom_in_tool", "arguments": {"bbox_2d": [1, 2, 30, 40]}}
 ZOOMED = '<tool_call>{"name": "image_zoom_in_tool", "arguments": {"bbox_2d": [1, 2, 30, 40]}}</tool_call>'
 
 
-def dialogue(folder: Path, row: dict[str, Any], preset: str, **mapping: Any) -> Dialogue:
+def dialogue(
+    folder: Path, row: dict[str, Any], kind: str, columns: dict[str, Any] | None = None, **reading: Any
+) -> Dialogue:
     for number, png in enumerate(PNGS):
         (folder / f"{number}.png").write_bytes(png)
     (folder / "sft.json").write_text(json.dumps([row]))
     path = str(folder / "sft.json")
-    found = generate(0, 0, "demo-train", path=path, name="own", preset=preset, mapping=mapping).dialogue
+    how: Any = {"name": "own", "row": kind, "columns": columns, "reading": reading}
+    found = generate(0, 0, "demo-train", path=path, **how).dialogue
     assert found is not None
     return found
 
@@ -89,7 +92,7 @@ def test_thyme_observations_leave_the_assistants_text(tmp_path: Path) -> None:
     assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
     assert said[1][1] == CODE and said[2][1] == "<sandbox_output><image></sandbox_output>"
     assert said[3][1].startswith("It says STOP.")
-    question = generate(0, 0, "train", path=str(tmp_path / "sft.json"), name="own", preset="thyme_sft")
+    question = generate(0, 0, "train", path=str(tmp_path / "sft.json"), name="own", row="thyme_sft")
     assert (question.question, question.answer, len(question.pictures)) == ("What?", "STOP", 1)
 
 
@@ -121,9 +124,9 @@ def test_a_path_is_replaced_whole_and_an_empty_one_never(tmp_path: Path) -> None
     assert "open('a.jpg')" in said[-3][1]
 
 
-def test_a_mapping_names_its_image_by_one_group(tmp_path: Path) -> None:
+def test_a_convention_names_its_image_by_one_group(tmp_path: Path) -> None:
     for wrong in ("(", "Path: .*", "(a)(b)"):
-        with pytest.raises(ConfigError, match=r"mapping\.named: .* one \(group\), the path"):
+        with pytest.raises(ConfigError, match=r"reading\.named: .* one \(group\), the path"):
             dialogue(tmp_path, thyme_row("/m/x/7.jpg"), "thyme_sft", named=wrong)
 
 
@@ -147,7 +150,7 @@ def test_pyvisions_prompt_is_not_doubled_and_its_clues_keep_their_numbers(tmp_pa
     assert found.question == "What is it?"
     said = led(found, "pyvision_image")
     assert said[1] == ("user", "<image>What is it?") and said[3] == ("tool", seen)
-    question = generate(0, 0, "train", path=str(tmp_path / "sft.json"), name="own", preset="pyvision_sft")
+    question = generate(0, 0, "train", path=str(tmp_path / "sft.json"), name="own", row="pyvision_sft")
     assert (question.question, question.answer, len(question.pictures)) == ("What is it?", "a", 1)
 
 
@@ -196,10 +199,10 @@ def openai() -> dict[str, Any]:
     return {"messages": messages, "tools": [{"type": "function", "function": {"name": "zoom"}}]}
 
 
-@each_case(("row", "preset"), [(trl(), "trl"), (swift(), "swift"), (openai(), "openai")])
-def test_calls_beside_the_text_become_text(row: dict[str, Any], preset: str, tmp_path: Path) -> None:
-    found = dialogue(tmp_path, row, preset, crops="any", call_space="pixels")  # the shades say which image is which
-    assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10 if preset == "openai" else 20, 10]
+@each_case(("row", "kind"), [(trl(), "trl"), (swift(), "swift"), (openai(), "openai")])
+def test_calls_beside_the_text_become_text(row: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    found = dialogue(tmp_path, row, kind, crops="any", call_space="pixels")  # the shades say which image is which
+    assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10 if kind == "openai" else 20, 10]
     assert found.tools[0]["function"] == {"name": "zoom"}
     said = led(found, "native")
     assert [role for role, _ in said] == ["user", "assistant", "tool", "assistant"]
@@ -292,9 +295,9 @@ def test_a_turn_without_weight_is_shown_and_not_imitated(key: str, off: Any, tmp
     path = tmp_path / "train.json"
     path.write_text(json.dumps([{"messages": talk}, {"messages": talk[:2]}]))
     with pytest.raises(RowProblem, match=r"row 0 of .* has no answer"):  # "Bad." is none, and "Good." answers "No."
-        generate(0, 0, "train", path=str(path), name="own", preset="openai")
+        generate(0, 0, "train", path=str(path), name="own", row="openai")
     with pytest.raises(RowProblem, match=r"row 1 of .* no turn of the assistant has a weight"):
-        generate(0, 1, "demo-train", path=str(path), name="own", preset="openai")
+        generate(0, 1, "demo-train", path=str(path), name="own", row="openai")
 
 
 def test_openais_messages_in_a_row_are_one_question(tmp_path: Path) -> None:
@@ -307,7 +310,7 @@ def test_openais_messages_in_a_row_are_one_question(tmp_path: Path) -> None:
     ]
     path = tmp_path / "train.json"
     path.write_text(json.dumps([{"messages": talk}]))
-    item = generate(0, 0, "train", path=str(path), name="own", preset="openai")
+    item = generate(0, 0, "train", path=str(path), name="own", row="openai")
     assert (item.question, item.answer, item.pixels.shape) == ("Describe this.", "A boat.", (40, 60, 3))
     talk[2] = {"role": "assistant", "content": [{"type": "tool_use", "name": "zoom", "input": ZOOM["arguments"]}]}
     with pytest.raises(RowProblem, match="a part of a message has the type 'tool_use'"):
@@ -324,7 +327,7 @@ def test_calls_that_are_no_json_are_a_bad_row(tmp_path: Path) -> None:
         talk[1]["tool_calls"] = [{"name": "zoom", "arguments": {"level": value}}]
         pq.write_table(pa.Table.from_pylist([{"messages": talk}]), path)
         with pytest.raises(RowProblem, match=f"the arguments of zoom are no JSON: .*{words}"):
-            generate(0, 0, "demo-train", path=str(path), name="own", preset="openai")
+            generate(0, 0, "demo-train", path=str(path), name="own", row="openai")
 
 
 def test_an_assistant_that_says_nothing_is_a_bad_row(tmp_path: Path) -> None:
@@ -339,7 +342,7 @@ def test_swifts_places_of_objects_are_no_text(tmp_path: Path) -> None:
     with pytest.raises(RowProblem, match=r"row 0 of .* have <ref-object> or <bbox>"):
         dialogue(tmp_path, row, "swift")
     with pytest.raises(RowProblem, match="which its trainer fills in from objects"):  # also from a column named by hand
-        dialogue(tmp_path, {**row, "messages": None, "talk": talk}, "swift", messages="talk", question="talk")
+        dialogue(tmp_path, {**row, "messages": None, "talk": talk}, "swift", {"messages": "talk", "question": "talk"})
 
 
 def test_marks_of_swift_are_words_in_other_formats(tmp_path: Path) -> None:
@@ -357,7 +360,7 @@ def test_mini_o3_is_a_literal_and_never_code(tmp_path: Path) -> None:
     assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant"]
     evil = "[{'from': 'human', 'value': __import__('os').getcwd()}]"
     assert texts.chat_of(evil) == evil
-    with pytest.raises(RowProblem, match="has no messages"):
+    with pytest.raises(RowProblem, match="has neither messages nor a response"):
         dialogue(tmp_path, codevision(conversations=evil), "sharegpt")
 
 

@@ -6,6 +6,7 @@ The shapes are those of the sets; all values are invented.
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
 import subprocess
@@ -25,9 +26,12 @@ from PIL import Image
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Item
 from vtcli.data.importers import media, sources, texts
-from vtcli.data.importers.mapping import presets, read_mapping
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.reading import read_columns, read_reading
 from vtcli.data.importers.rows import generate, open_rows, reads, survey
+from vtcli.data.sets import fields, questions
+from vtcli.data.sets.row import SetRow, UnusableRow
+from vtcli.data.sets.table import SETS, row_function
 from vtcli.errors import ConfigError, InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,14 +75,14 @@ def deepeyes(**more: Any) -> dict[str, Any]:
 
 
 def test_verl_rows_lose_their_prompt_and_keep_their_source(tmp_path: Path) -> None:
-    item = read(parquet(tmp_path, [deepeyes()]), preset="verl")
+    item = read(parquet(tmp_path, [deepeyes()]), row="verl")
     assert (item.question, item.answer) == ("Is the woman left of it?", "to the left")
     assert item.truth == {"source": "vstar", "rule": "judge"} and np.array_equal(item.pixels, PICTURES[0])
 
 
 def test_codev_rows_have_one_image_as_bytes_and_info_as_text(tmp_path: Path) -> None:
     info = json.dumps({"question": "How much?", "image_size": [30, 20]})
-    item = read(parquet(tmp_path, [deepeyes(images=PNGS[1], extra_info=info)]), preset="verl")
+    item = read(parquet(tmp_path, [deepeyes(images=PNGS[1], extra_info=info)]), row="verl")
     assert item.question == "How much?" and np.array_equal(item.pixels, PICTURES[1])
 
 
@@ -89,7 +93,7 @@ def test_codevision_rows_need_what_undoes_their_transforms(tmp_path: Path) -> No
     pixels: x from 12 to 20 - 2 is y from 20 - 12 - 8 on in the picture of 30 x 20 that the turn makes.
     """
     info = {"question": "Which?", "transform": ["rotate_90", "crop"], "bbox_2d": [2, 4, 12, 24]}
-    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
+    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), row="codevision_rl")
     assert item.truth["required"] == ["rotate_90", "crop"]
     assert item.truth["boxes"] == [{"label": "target", "box": [4, 8, 24, 18]}]
 
@@ -110,7 +114,7 @@ def test_a_codevision_crop_of_the_upright_picture_shows_its_box(
     transform: Any, required: list[str], box: list[float], tmp_path: Path
 ) -> None:
     info = {"question": "Which?", "transform": transform, "bbox": [2, 4, 12, 14]}
-    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
+    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), row="codevision_rl")
     assert item.truth["required"] == required and item.truth["boxes"][0]["box"] == box
     quarter = bool({"rotate_90", "rotate_270"} & set(transform))
     upright = np.zeros((30, 20) if quarter else (20, 30), np.uint8)
@@ -129,38 +133,32 @@ def test_a_codevision_crop_of_the_upright_picture_shows_its_box(
 def test_a_codevision_row_without_a_transform_needs_no_tool(transform: Any, tmp_path: Path) -> None:
     """3.3.1: the field is None for items that need no tool. Its reward needs to know it."""
     info = {"question": "Which?", "transform": transform, "bbox": [2, 4, 12, 14]}
-    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
+    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), row="codevision_rl")
     assert item.truth["required"] == []
-    plain = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl", mapping={"applied": []})
-    assert "required" not in plain.truth
 
 
 def test_a_codevision_crop_without_a_box_is_a_bad_row(tmp_path: Path) -> None:
     info = {"question": "Which?", "transform": ["rotate_90", "crop"]}
     with pytest.raises(RowProblem, match="it needs a crop, and no box says of what"):
-        read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
+        read(parquet(tmp_path, [deepeyes(extra_info=info)]), row="codevision_rl")
 
 
-def test_degrees_are_clockwise_and_boxes_of_the_picture_as_shown_unless_a_mapping_says_so(tmp_path: Path) -> None:
-    info = {"question": "Which?", "transform": ["rotate_90"], "bbox": [2, 4, 12, 14]}
-    path = parquet(tmp_path, [deepeyes(extra_info=info)])
-    item = read(path, preset="codevision_rl", mapping={"sense": "clockwise", "box_image": "shown"})
-    assert item.truth["required"] == ["rotate_270"] and item.truth["boxes"][0]["box"] == [2, 4, 12, 14]
-    path = parquet(tmp_path, [deepeyes(extra_info=info | {"transform": "rotate"})])
+def test_a_codevision_box_that_an_unknown_turn_moved_is_a_bad_row(tmp_path: Path) -> None:
+    info = {"question": "Which?", "transform": "rotate", "bbox": [2, 4, 12, 14]}
     with pytest.raises(RowProblem, match="its boxes are of the upright image, and rotate moves them"):
-        read(path, preset="codevision_rl")
+        read(parquet(tmp_path, [deepeyes(extra_info=info)]), row="codevision_rl")
 
 
 def test_codedance_images_are_bytes_in_a_list(tmp_path: Path) -> None:
     row = {"messages": chat("<image>How many cups?"), "images": PNGS[:1], "reward_model": {"ground_truth": "4"}}
-    item = read(parquet(tmp_path, [row | {"data_source": "pixmo_count"}]), preset="codedance_rl")
+    item = read(parquet(tmp_path, [row | {"data_source": "pixmo_count"}]), row="codedance_rl")
     assert (item.question, item.answer, item.truth["source"]) == ("How many cups?", "4", "pixmo_count")
 
 
 def test_thyme_rows_lose_the_paths_of_their_authors(tmp_path: Path) -> None:
     text = '<image>\nWhat is it?\n### User Image Path:** "/mllm_hdd/7_0.jpg"\n### User Image Size:** "30x20"'
     row = {"messages": chat(text), "images": ["0.png"], "solution": "<answer>STOP</answer>"}
-    item = read(jsonl(tmp_path, [row]), preset="thyme_rl")
+    item = read(jsonl(tmp_path, [row]), row="thyme_rl")
     assert (item.question, item.answer) == ("What is it?", "STOP")
 
 
@@ -172,30 +170,30 @@ def test_pyvision_is_one_json_list_with_boxed_answers(tmp_path: Path) -> None:
         | {"mm_hint": {"hint_path": "2.png", "hint_type": "image"}},
     ]
     (tmp_path / "train.json").write_text(json.dumps(rows, indent=4))
-    made = [read(tmp_path / "train.json", i, preset="pyvision_rl") for i in range(2)]
+    made = [read(tmp_path / "train.json", i, row="pyvision_rl") for i in range(2)]
     assert [(item.question, item.answer) for item in made] == [("Which?\n(A) a, [b]", "A"), ("Which?", "{x}")]
     assert np.array_equal(made[1].pixels, PICTURES[2])
     assert [item.truth["rule"] for item in made] == ["judge", "judge"]
     (tmp_path / "train.json").write_text(json.dumps([rows[0] | {"answer": "2.5", "data_source": "vsi_numerical"}]))
-    numeric = read(tmp_path / "train.json", preset="pyvision_rl")  # [C] reward_score/__init__.py
+    numeric = read(tmp_path / "train.json", row="pyvision_rl")  # [C] reward_score/__init__.py
     assert numeric.truth == {"source": "vsi_numerical", "number": 2.5, "rule": "mra"}
     (tmp_path / "train.json").write_text(json.dumps([rows[0] | {"video_path": "0.mkv"}]))
     with pytest.raises(RowProblem, match="it can have neither image nor boxes"):
-        read(tmp_path / "train.json", preset="pyvision_rl")
+        read(tmp_path / "train.json", row="pyvision_rl")
     graded = [rows[0] | {"answer": "2.5", "data_source": "vsi_rule_verifiable"}]
     (tmp_path / "train.json").write_text(json.dumps(graded))
-    told = read(tmp_path / "train.json", preset="pyvision_rl", mapping={"numeric_words": ["vsi_rule_verifiable"]})
+    told = read(tmp_path / "train.json", row=functools.partial(questions.pyvision_rl, numeric=("vsi_rule_verifiable",)))
     assert told.truth["rule"] == "mra"
     (tmp_path / "train.json").write_text(json.dumps(rows)[:-3])
     with pytest.raises(InputError, match="a JSON list without its end"):
-        read(tmp_path / "train.json", preset="pyvision_rl")
+        read(tmp_path / "train.json", row="pyvision_rl")
 
 
 def test_visual_probe_images_lie_under_one_root(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     jsonl(tmp_path / "images", [])
     (tmp_path / "train.json").write_text(json.dumps([{"images": ["2.png"], "problem": "What?", "solution": "x"}]))
-    how = {"preset": "mini_o3", "mapping": {"root": str(tmp_path / "images")}}
+    how = {"row": "mini_o3", "reading": {"root": str(tmp_path / "images")}}
     assert np.array_equal(read(tmp_path / "train.json", **how).pixels, PICTURES[2])
     named = list(reads("train", 1, path=str(tmp_path / "train.json"), **how))
     assert [path.name for path in named] == ["train.json", "2.png"]
@@ -206,7 +204,7 @@ def test_llava_rows_are_their_first_question_and_boxes_are_xywh(tmp_path: Path) 
     row = {"image": "0.png", "conversations": talk, "target_instances": [{"name": "helmet", "bbox": [12, 4, 10, 8]}]}
     path = jsonl(tmp_path, [row])
     for _ in range(2):  # a second read of a row is the same
-        item = read(path, preset="llava")
+        item = read(path, row="llava")
         assert (item.question, item.answer) == ("What colour?", "Red.")
         assert item.truth["boxes"] == [{"label": "helmet", "box": [12, 4, 22, 12]}]
 
@@ -214,7 +212,7 @@ def test_llava_rows_are_their_first_question_and_boxes_are_xywh(tmp_path: Path) 
 def test_trl_rows_have_typed_parts(tmp_path: Path) -> None:
     prompt = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "<image>\nWhich?"}]}]
     row = {"prompt": prompt, "completion": [{"role": "assistant", "content": "B"}], "images": ["0.png"]}
-    item = read(jsonl(tmp_path, [row]), preset="trl")
+    item = read(jsonl(tmp_path, [row]), row="trl")
     assert (item.question, item.answer, len(item.pictures)) == ("Which?", "B", 1)
 
 
@@ -227,7 +225,7 @@ def test_webdataset_members_with_one_key_are_a_row(tmp_path: Path) -> None:
                 info = tarfile.TarInfo(f"{key}.{ending}")
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
-    made = [read(tmp_path / "train.tar", i, preset="webdataset") for i in range(2)]
+    made = [read(tmp_path / "train.tar", i, row="webdataset") for i in range(2)]
     assert [item.question for item in made] == ["What is a/001?", "What is a/002?"]
     assert [len(item.pictures) for item in made] == [2, 1] and np.array_equal(made[0].more[0], PICTURES[1])
     talk = [{"from": "human", "value": "<image>\nWhat is it?"}, {"from": "gpt", "value": "x"}]
@@ -236,12 +234,12 @@ def test_webdataset_members_with_one_key_are_a_row(tmp_path: Path) -> None:
             info = tarfile.TarInfo(f"003.{ending}")
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-    asked = read(tmp_path / "llava.tar", preset="webdataset")
+    asked = read(tmp_path / "llava.tar", row="webdataset")
     assert (asked.question, asked.answer) == ("What is it?", "x") and np.array_equal(asked.pixels, PICTURES[0])
     whole = (tmp_path / "train.tar").read_bytes()
     (tmp_path / "train.tar").write_bytes(whole[:5000])
     with pytest.raises(InputError, match="damaged or cut off"):
-        read(tmp_path / "train.tar", preset="webdataset")
+        read(tmp_path / "train.tar", row="webdataset")
 
 
 @each_case("scheme", ["", "hub:", "stream:"])
@@ -261,10 +259,10 @@ def test_hugging_face_sets_are_read_from_a_folder_and_as_a_stream(scheme: str, t
     assert [item.answer for item in items] == ["0", "2", "1"] and np.array_equal(items[1].pixels, PICTURES[2])
     assert survey("train", path=path).rows == (None if scheme == "stream:" else 3)
     rest = {"take": {"train": [1, None]}}
-    assert survey("train", path=path, mapping=rest).rows == (None if scheme == "stream:" else 2)
-    told = open_rows(path, "train", None, rest).source.texts(["question"])
+    assert survey("train", path=path, reading=rest).rows == (None if scheme == "stream:" else 2)
+    told = open_rows(path, "train", reading=rest).source.texts(["question"])
     assert len(list(told)) == (0 if scheme == "stream:" else 2)  # a stream names no files beside it
-    assert generate(0, 1, "train", path=path, name="own", mapping=rest).answer == "2"
+    assert generate(0, 1, "train", path=path, name="own", reading=rest).answer == "2"
     with pytest.raises(InputError, match="has 3 rows, and row 3 is asked for"):
         generate(0, 3, "train", path=path, name="own")
     if not scheme:
@@ -306,37 +304,34 @@ def test_the_readers_of_a_stream_are_closed_before_python_takes_its_modules_away
     assert done.stdout.splitlines() == [row, row, "closed False", row, "closed False"]
 
 
-def test_a_mapping_covers_a_new_set_without_code(tmp_path: Path) -> None:
-    mapping = {
-        "question": "q",
-        "answer": "labels",
-        "images": ["image_*"],
+def test_columns_cover_a_new_set_without_code(tmp_path: Path) -> None:
+    columns = {"question": "q", "answer": "labels", "images": ["image_*"], "boxes": "regions", "source": "set"}
+    reading = {
         "split": "part",
         "splits": {"train": ["tr"], "test": ["te"]},
-        "boxes": "regions",
         "box_order": "yxyx",
         "box_space": "thousand",
         "box_label": "it",
         "boxes_of": "first",
         "strip": [r"\s*Answer briefly\.$"],
-        "source": "set",
     }
+    how: dict[str, Any] = {"columns": columns, "reading": reading}
     rows = [
         {"q": f"<image><image>What is {i}? Answer briefly.", "labels": ["a", "b", "a"], "part": part, "set": "docs"}
         | {"image_2": "1.png", "image_10": "2.png", "regions": [[100, 200, 500, 400]]}
         for i, part in enumerate(("te", "tr", "te"))
     ]
     path = jsonl(tmp_path, rows)
-    made = [generate(0, i, "test", path=str(path), name="own", mapping=mapping) for i in range(2)]
+    made = [generate(0, i, "test", path=str(path), name="own", **how) for i in range(2)]
     assert [item.question for item in made] == ["What is 0?", "What is 2?"]
     assert made[0].answer == "a" and made[0].truth["answers"] == ["a", "b"] and made[0].truth["source"] == "docs"
     assert np.array_equal(made[0].pixels, PICTURES[1]) and np.array_equal(made[0].more[0], PICTURES[2])
     assert made[0].truth["boxes"] == [{"label": "it", "box": [6.0, 2.0, 12.0, 10.0]}]
-    assert survey("train", path=str(path), mapping=mapping).rows == 1
-    taken = {key: value for key, value in mapping.items() if not key.startswith("split")}
-    taken |= {"take": {"test": [0, 1], "train": [1, None]}}
-    assert survey("train", path=str(path), mapping=taken).rows == 2
-    assert generate(0, 0, "train", path=str(path), name="own", mapping=taken).question == "What is 1?"
+    assert survey("train", path=str(path), **how).rows == 1
+    taken = {key: value for key, value in reading.items() if not key.startswith("split")}
+    how["reading"] = taken | {"take": {"test": [0, 1], "train": [1, None]}}
+    assert survey("train", path=str(path), **how).rows == 2
+    assert generate(0, 0, "train", path=str(path), name="own", **how).question == "What is 1?"
 
 
 @each_case(
@@ -351,8 +346,7 @@ def test_a_mapping_covers_a_new_set_without_code(tmp_path: Path) -> None:
 )
 def test_boxes_end_up_in_pixels(space: str, box: Any, expected: list[float], tmp_path: Path) -> None:
     row = {"question": "q?", "answer": "a", "image": "0.png", "boxes": [{"label": "x", "box": box}], "fed": [60, 40]}
-    mapping = {"box_space": space, "box_size": "fed", "question": "question"}
-    item = read(jsonl(tmp_path, [row]), mapping=mapping)
+    item = read(jsonl(tmp_path, [row]), columns={"box_size": "fed"}, reading={"box_space": space})
     assert item.truth["boxes"][0]["box"] == pytest.approx(expected)
 
 
@@ -366,7 +360,7 @@ def test_links_are_followed_into_named_folders_alone(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "snapshot", [row])
     with pytest.raises(RowProblem, match="that of a link's target too"):
         read(path)
-    assert np.array_equal(read(path, mapping={"root": [str(blobs)]}).pixels, PICTURES[0])
+    assert np.array_equal(read(path, reading={"root": [str(blobs)]}).pixels, PICTURES[0])
 
 
 def test_a_thought_beside_an_answer_is_none_of_it(tmp_path: Path) -> None:
@@ -378,7 +372,7 @@ def test_a_thought_beside_an_answer_is_none_of_it(tmp_path: Path) -> None:
     for one in (said, parts):
         row = {"question": "2 + 2?", "answer": [{"role": "user", "content": "2 + 2?"}, one], "image": "0.png"}
         for unwrap in (False, True):
-            assert read(jsonl(tmp_path, [row]), mapping={"unwrap": unwrap}).answer == "4"
+            assert read(jsonl(tmp_path, [row]), reading={"unwrap": unwrap}).answer == "4"
 
 
 def test_an_image_is_told_by_its_value(tmp_path: Path) -> None:
@@ -414,7 +408,7 @@ def test_bad_rows_have_a_reason(change: dict[str, Any], reason: str, tmp_path: P
     (tmp_path / "cut.png").write_bytes(PNGS[0][:60])
     path = jsonl(tmp_path, [deepeyes(images=["0.png"]) | change])
     with pytest.raises(RowProblem, match=r"row 0 of .*train\.jsonl") as found:
-        read(path, preset="verl")
+        read(path, row="verl")
     assert found.value.reason == reason
 
 
@@ -456,9 +450,9 @@ def test_rows_are_split_by_share_and_seed(tmp_path: Path) -> None:
     path = jsonl(tmp_path, rows)
 
     def chosen(split: str, **more: Any) -> list[int]:
-        mapping = {"split": {"test": 0.1, "validation": 0.05, **more}}
-        count = survey(split, path=str(path), mapping=mapping).rows
-        source = open_rows(str(path), split, None, mapping).source
+        reading = {"split": {"test": 0.1, "validation": 0.05, **more}}
+        count = survey(split, path=str(path), reading=reading).rows
+        source = open_rows(str(path), split, reading=reading).source
         return [int(str(source.read(n)["question"])[:-1]) for n in range(count or 0)]
 
     parts = {split: chosen(split) for split in ("train", "validation", "test")}
@@ -469,29 +463,38 @@ def test_rows_are_split_by_share_and_seed(tmp_path: Path) -> None:
     assert chosen("test") == parts["test"] != chosen("test", seed=1)
     assert chosen("demo-train") == parts["train"] == chosen("train", train=0.85)
     for wrong in ({}, {"test": 1}, {"test": 0}, {"test": "0.1"}, {"dev": 0.1}, {"test": 0.5, "train": 0.4}):
-        with pytest.raises(ConfigError, match=r"mapping\.split"):
-            read_mapping(None, {"split": wrong})
+        with pytest.raises(ConfigError, match=r"reading\.split"):
+            read_reading(json.dumps({"split": wrong}))
     with pytest.raises(ConfigError, match="not validation"):
-        survey("validation", path=str(path), mapping={"split": {"test": 0.1}})
+        survey("validation", path=str(path), reading={"split": {"test": 0.1}})
     with pytest.raises(ConfigError, match="a file for each split"):
-        survey("test", path=str(tmp_path / "{split}.jsonl"), mapping={"split": {"test": 0.1}})
+        survey("test", path=str(tmp_path / "{split}.jsonl"), reading={"split": {"test": 0.1}})
 
 
-def test_every_preset_is_read_and_mistakes_in_a_mapping_are_named() -> None:
-    assert {"verl", "llava", "trl", "webdataset"} <= set(presets())
-    assert all(read_mapping(name, None).about for name in presets())
-    with pytest.raises(ConfigError, match=r"no preset 'verll'\. Did you mean 'verl'"):
-        read_mapping("verll", None)
-    with pytest.raises(ConfigError, match=r"unknown key 'qestion'\. Did you mean 'question'"):
-        read_mapping(None, {"qestion": "q"})
-    with pytest.raises(ConfigError, match="no regular expression"):
-        read_mapping(None, {"strip": ["("]})
-    with pytest.raises(ConfigError, match="box_size"):
-        read_mapping(None, {"box_space": "resized"})
-    with pytest.raises(ConfigError, match=r"mapping\.take\.train: \[5, 2\] has its end before its start"):
-        read_mapping(None, {"take": {"test": [0, None], "train": [5, 2]}})
-    with pytest.raises(ConfigError, match=r"mapping\.take\.train: \[-1, 2\] begins before row 0"):
-        read_mapping(None, {"take": {"train": [-1, 2]}})
+def test_mistakes_in_how_rows_are_read_are_named(tmp_path: Path) -> None:
+    path = str(jsonl(tmp_path, [{"question": "q?", "answer": "a", "image": "0.png"}]))
+    old = {"question": "q", "take": {"train": [0, 1]}, "applied": "t"}
+    wrong = {
+        "no public set 'verll'. Did you mean 'verl'": lambda: row_function("verll"),
+        "Write {_target_: mine.row} for a function of your own": lambda: row_function("mine.row"),
+        "columns: unknown key 'qestion'. Did you mean 'question'": lambda: read_columns('{"qestion": "q"}'),
+        "reading: unknown key 'takes'. Did you mean 'take'": lambda: read_reading('{"takes": {}}'),
+        "no regular expression": lambda: read_reading('{"strip": ["("]}'),
+        "reading.box_space is resized: give columns.box_size": lambda: survey(
+            "train", path=path, reading={"box_space": "resized"}
+        ),
+        "reading.take.train: [5, 2] has its end before its start": lambda: read_reading('{"take": {"train": [5, 2]}}'),
+        "reading.take.train: [-1, 2] begins before row 0": lambda: read_reading('{"take": {"train": [-1, 2]}}'),
+        'write row: verl, columns: {"question": "q"}, reading: {"take": {"train": [0, 1]}}. A function of your own '
+        "says applied": lambda: survey("train", path=path, preset="verl", mapping=old),
+        "write columns: ": lambda: generate(0, 0, "train", path=path, name="own", mapping=old),
+    }
+    found: dict[str, str] = {}
+    for said, look in wrong.items():
+        with pytest.raises(ConfigError) as caught:
+            look()
+        found |= {} if said in str(caught.value) else {said: str(caught.value)}
+    assert not found and {"verl", "llava", "trl", "webdataset"} <= set(SETS)
 
 
 def test_a_marker_between_words_keeps_its_number() -> None:
@@ -504,12 +507,29 @@ def test_rows_may_be_lists_and_images_numbers(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     jsonl(tmp_path / "images", [])
     (tmp_path / "train.json").write_text('[["what is it?", "a [square", 2], ["is it red?", "no", 0]]')
-    mapping = {"question": "0", "answer": "1", "images": "2", "file": "images/{}.png"}
-    made = [read(tmp_path / "train.json", i, mapping=mapping) for i in range(2)]
+    made = [read(tmp_path / "train.json", i, row="easy_vqa") for i in range(2)]
     assert [(item.question, item.answer) for item in made] == [("what is it?", "a [square"), ("is it red?", "no")]
     assert np.array_equal(made[0].pixels, PICTURES[2]) and np.array_equal(made[1].pixels, PICTURES[0])
-    named = reads("train", 2, path=str(tmp_path / "train.json"), mapping=mapping)
+    named = reads("train", 2, path=str(tmp_path / "train.json"), row="easy_vqa")
     assert [path.name for path in named] == ["train.json", "2.png", "0.png"]
-    (tmp_path / "train.json").write_text('[["what is it?", "x", "two"]]')
-    with pytest.raises(RowProblem, match=r"'two' does not fit mapping\.file"):
-        read(tmp_path / "train.json", mapping=mapping | {"file": "{:04d}.png"})
+
+
+def own_row(record: fields.Record, scale: int = 1) -> SetRow:
+    """A set of somebody else's in a few lines."""
+    if record["skip"]:
+        raise UnusableRow("a row to skip", " is to be skipped.")
+    boxes = [[side * scale for side in box] for box in record["where"]]
+    return SetRow(question=record["q"], answer=record["a"], images=["0.png"], boxes=boxes, box_label="it")
+
+
+def test_a_set_is_a_function_of_somebody_elses(tmp_path: Path) -> None:
+    rows = [{"q": "q?", "a": "x", "skip": skip, "where": [[1, 1, 4, 4]]} for skip in (False, True)]
+    path = jsonl(tmp_path, [*rows, {"q": "q?"}])
+    for row in (functools.partial(own_row, scale=2), {"_target_": f"{own_row.__module__}.own_row", "scale": 2}):
+        item = read(path, row=row, reading={"constant_rule": "exact"})
+        assert item.truth == {"rule": "exact", "boxes": [{"label": "it", "box": [2, 2, 8, 8]}]}
+        assert [file.name for file in reads("train", 3, path=str(path), row=row)] == ["train.jsonl", "0.png"]
+        for number, reason in ((1, "a row to skip"), (2, "a row that its function cannot read")):
+            with pytest.raises(RowProblem, match=f"row {number} of .*train.jsonl") as found:
+                read(path, number, row=row)
+            assert found.value.reason == reason

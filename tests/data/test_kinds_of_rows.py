@@ -30,8 +30,9 @@ class Case:
     rows: tuple[Mapping[str, Any], ...]
     right: Any
     of: Callable[[Item], Any] = lambda item: item.answer
-    mapping: Mapping[str, Any] | None = None
-    preset: str | None = None
+    reading: Mapping[str, Any] | None = None
+    columns: Mapping[str, Any] | None = None
+    kind: str | None = None
 
 
 def case(*rows: Mapping[str, Any], right: Any, **more: Any) -> Case:
@@ -104,25 +105,28 @@ def several(image: int) -> dict[str, Any]:
     return {"image": None, "images": ["square.png", "wide.png"], "boxes": [box]}
 
 
-STORED, KEY = {"box_exif": "stored"}, {"options": "options"}
+STORED: dict[str, Any] = {"reading": {"box_exif": "stored"}}
+KEY: dict[str, Any] = {"columns": {"options": "options"}}
 EXIF, SHAPE = "boxes of a picture with an EXIF orientation", "a resized image of another shape"
 SEVERAL, DEAD = "boxes, and several images", "an answer that is wrong under its own rule"
 MAYBE, NONE = "an answer that may be an index", "options without the answer"
 ABSENT = "an answer without its options"
-SIZES = {"box_space": "resized", "box_size": "size"}
-INDEX = {"options": "options", "answer_is": "index"}
+SIZES: dict[str, Any] = {"reading": {"box_space": "resized"}, "columns": {"box_size": "size"}}
+INDEX: dict[str, Any] = {**KEY, "reading": {"answer_is": "index"}}
+TEXT: dict[str, Any] = {**KEY, "reading": {"answer_is": "text"}}
+LETTER: dict[str, Any] = {**KEY, "reading": {"answer_is": "letter"}}
 GREETED = (("human", "Hello, can you help me?"), ("gpt", "Of course."))
 ASKED = (("human", "<image>\nWhat is red?"), ("gpt", "a box"))
 
 CASES: dict[str, Case] = {
     # 23: the picture is turned upright, and so are its boxes
     **{
-        f"EXIF {o}, of stored pixels": case(boxed(f"exif{o}.jpg", *BOX), right=True, of=shows_red, mapping=STORED)
+        f"EXIF {o}, of stored pixels": case(boxed(f"exif{o}.jpg", *BOX), right=True, of=shows_red, **STORED)
         for o in UPRIGHT
     },
     **{
         f"EXIF {o}, of the upright picture": case(
-            boxed(f"exif{o}.jpg", *UPRIGHT[o]), right=True, of=shows_red, mapping={"box_exif": "upright"}
+            boxed(f"exif{o}.jpg", *UPRIGHT[o]), right=True, of=shows_red, reading={"box_exif": "upright"}
         )
         for o in UPRIGHT
     },
@@ -136,7 +140,7 @@ CASES: dict[str, Case] = {
         boxed("exif6.jpg", 0.35, 5 / 60, 0.58, 20 / 60),
         right=[[40, 35, 55, 58]],
         of=boxes,
-        mapping={"box_space": "unit", "box_exif": "stored"},
+        reading={"box_space": "unit", "box_exif": "stored"},
     ),
     "EXIF 6, and nothing says of which": case(boxed("exif6.jpg", *BOX), right=EXIF),
     "EXIF 3, whose sizes are one": case(boxed("exif3.jpg", *BOX, width=100, height=60), right=EXIF),
@@ -145,14 +149,14 @@ CASES: dict[str, Case] = {
         boxed("square.png", 1, 1, 9, 9, width=400, height=400), right="a picture of another size than its row says"
     ),
     # 24: a resize keeps the shape
-    "height before width": case(boxed("wide.png", 50, 50, 150, 100, size=[300, 500]), right=SHAPE, mapping=SIZES),
+    "height before width": case(boxed("wide.png", 50, 50, 150, 100, size=[300, 500]), right=SHAPE, **SIZES),
     "width before height": case(
-        boxed("wide.png", 50, 50, 150, 100, size=[500, 300]), right=[[100, 100, 300, 200]], of=boxes, mapping=SIZES
+        boxed("wide.png", 50, 50, 150, 100, size=[500, 300]), right=[[100, 100, 300, 200]], of=boxes, **SIZES
     ),
     "rounded to 28": case(
-        boxed("wide.png", 0, 0, 252, 154, size=[504, 308]), right=[[0, 0, 500, 300]], of=boxes, mapping=SIZES
+        boxed("wide.png", 0, 0, 252, 154, size=[504, 308]), right=[[0, 0, 500, 300]], of=boxes, **SIZES
     ),
-    "another picture's": case(boxed("wide.png", 1, 1, 9, 9, size=[640, 640]), right=SHAPE, mapping=SIZES),
+    "another picture's": case(boxed("wide.png", 1, 1, 9, 9, size=[640, 640]), right=SHAPE, **SIZES),
     # 25: a box says of which picture it is
     "a box, several pictures": case(
         boxed("", 1, 1, 9, 9) | {"image": None, "images": ["square.png", "wide.png"]}, right=SEVERAL
@@ -162,11 +166,11 @@ CASES: dict[str, Case] = {
         right=[[1, 1, 9, 9]],
         of=boxes,
     ),
-    "boxes of the first by the mapping": case(
+    "boxes of the first by a convention": case(
         boxed("", 1, 1, 9, 9) | {"image": None, "images": ["square.png", "wide.png"]},
         right=[[1, 1, 9, 9]],
         of=boxes,
-        mapping={"boxes_of": "first"},
+        reading={"boxes_of": "first"},
     ),
     "a box of the second": case(
         several(1),
@@ -175,41 +179,42 @@ CASES: dict[str, Case] = {
     "no box, several pictures": case({"image": None, "images": ["square.png", "wide.png"]}, right="a box"),
     # 26: one convention for a set
     "an index that is a text": case(
-        options("2", "1", "2", "3", "4"), options("2", "krill", "fish", "whale"), right=MAYBE, mapping=KEY
+        options("2", "1", "2", "3", "4"), options("2", "krill", "fish", "whale"), right=MAYBE, **KEY
     ),
-    "an index that is no text": case(options("2", "krill", "fish", "whale"), right=NONE, mapping=KEY),
-    "texts of a set of numbers": case(
-        options("2", "1", "2", "3", "4"), options("7", "5", "6", "7"), right="B", mapping=KEY
-    ),
-    "an index by the key": case(options("2", "1", "2", "3", "4"), right="C", mapping=INDEX),
-    "a number as an index": case(options(0, "1", "2"), right="A", mapping=INDEX),
-    "an index beyond": case(options(4, "1", "2"), right=NONE, mapping=INDEX),
+    "an index that is no text": case(options("2", "krill", "fish", "whale"), right=NONE, **KEY),
+    "texts of a set of numbers": case(options("2", "1", "2", "3", "4"), options("7", "5", "6", "7"), right="B", **KEY),
+    "an index by the key": case(options("2", "1", "2", "3", "4"), right="C", **INDEX),
+    "a number as an index": case(options(0, "1", "2"), right="A", **INDEX),
+    "an index beyond": case(options(4, "1", "2"), right=NONE, **INDEX),
     "a text by the key": case(
-        options("2", "1", "2", "3"), options("2", "a", "b", "c"), right="B", mapping={**INDEX, "answer_is": "text"}
+        options("2", "1", "2", "3"),
+        options("2", "a", "b", "c"),
+        right="B",
+        **TEXT,
     ),
-    "a letter by the key": case(options("B", "x", "y"), right="B", mapping={**INDEX, "answer_is": "letter"}),
-    "an index, and no options": case(options("2"), right=ABSENT, mapping=INDEX),
-    "an index, and options of null": case({"answer": "1", "options": [None, None]}, right=ABSENT, mapping=INDEX),
+    "a letter by the key": case(options("B", "x", "y"), right="B", **LETTER),
+    "an index, and no options": case(options("2"), right=ABSENT, **INDEX),
+    "an index, and options of null": case({"answer": "1", "options": [None, None]}, right=ABSENT, **INDEX),
     "an index in a set of them, and no options": case(
-        options("2"), options("2", "krill", "fish", "whale"), right=ABSENT, mapping=KEY
+        options("2"), options("2", "krill", "fish", "whale"), right=ABSENT, **KEY
     ),
-    "a letter, and no options": case(options("(B)"), right=ABSENT, mapping={**INDEX, "answer_is": "letter"}),
-    "a text, and no options": case(options("red"), right="red", mapping=INDEX),
-    "a number, and no options": case(options("2"), right="2", mapping={**INDEX, "answer_is": "text"}),
-    "an open question among texts": case(options("2"), options("red", "red", "blue"), right="2", mapping=KEY),
-    "an index of an empty option": case(options("1", "red", "", "blue"), right="an empty option", mapping=INDEX),
-    "an index beside an empty option": case(options("2", "red", "", "blue"), right="C", mapping=INDEX),
-    "options in the picture": case(options("2", "", "", ""), right="C", mapping=INDEX),
-    "an index of one of two equal options": case(options("1", "red", "red", "blue"), right="B", mapping=INDEX),
-    "an index beside two equal options": case(options("2", "red", "red", "blue"), right="C", mapping=INDEX),
-    "a letter of one of two equal options": case(options("B", "red", "red", "blue"), right="B", mapping=KEY),
+    "a letter, and no options": case(options("(B)"), right=ABSENT, **LETTER),
+    "a text, and no options": case(options("red"), right="red", **INDEX),
+    "a number, and no options": case(options("2"), right="2", **TEXT),
+    "an open question among texts": case(options("2"), options("red", "red", "blue"), right="2", **KEY),
+    "an index of an empty option": case(options("1", "red", "", "blue"), right="an empty option", **INDEX),
+    "an index beside an empty option": case(options("2", "red", "", "blue"), right="C", **INDEX),
+    "options in the picture": case(options("2", "", "", ""), right="C", **INDEX),
+    "an index of one of two equal options": case(options("1", "red", "red", "blue"), right="B", **INDEX),
+    "an index beside two equal options": case(options("2", "red", "red", "blue"), right="C", **INDEX),
+    "a letter of one of two equal options": case(options("B", "red", "red", "blue"), right="B", **KEY),
     "a text of two equal options": case(
-        options("red", "red", "red ", "blue"), right="an answer that is several options", mapping=KEY
+        options("red", "red", "red ", "blue"), right="an answer that is several options", **KEY
     ),
     "a number of two equal options": case(
-        options("2", "1", "2", "2"), right="an answer that is several options", mapping=KEY
+        options("2", "1", "2", "2"), right="an answer that is several options", **KEY
     ),
-    "a text beside two equal options": case(options("blue", "red", "red", "blue"), right="C", mapping=KEY),
+    "a text beside two equal options": case(options("blue", "red", "red", "blue"), right="C", **KEY),
     # 27: an answer is right under its own rule
     **{
         f"{answer} under {rule}": case({"answer": answer, "rule": rule}, right=right, of=pays(*replies))
@@ -242,41 +247,41 @@ CASES: dict[str, Case] = {
     "exact": case({"answer": "red", "rule": "exact"}, right="red"),
     # 28: answers by the id of their call
     "answers in another order": case(
-        called(("b", "width"), ("a", "height")), right="height\nwidth", of=observation, preset="openai"
+        called(("b", "width"), ("a", "height")), right="height\nwidth", of=observation, kind="openai"
     ),
     "answers in order": case(
-        called(("a", "height"), ("b", "width")), right="height\nwidth", of=observation, preset="openai"
+        called(("a", "height"), ("b", "width")), right="height\nwidth", of=observation, kind="openai"
     ),
     "pictures of answers in another order": case(
         called(("b", "<image>width"), ("a", "<image>height")) | {"pictures": ["green50.png", "green90.png"]},
         right=[255, 90, 50],
         of=shades,
-        preset="openai",
-        mapping={"images": "pictures"},
+        kind="openai",
+        columns={"images": "pictures"},
     ),
-    "two answers to one call": case(called(("a", "h"), ("a", "w")), right="unreadable messages", preset="openai"),
-    "a call without its answer": case(called(("a", "h")), right="unreadable messages", preset="openai"),
-    "an answer to no call": case(called(("c", "width"), ("a", "height")), right="unreadable messages", preset="openai"),
+    "two answers to one call": case(called(("a", "h"), ("a", "w")), right="unreadable messages", kind="openai"),
+    "a call without its answer": case(called(("a", "h")), right="unreadable messages", kind="openai"),
+    "an answer to no call": case(called(("c", "width"), ("a", "height")), right="unreadable messages", kind="openai"),
     # 29: the question that shows the picture
-    "a greeting first": case(asked(*GREETED, *ASKED), right=("What is red?", "a box"), of=pair, preset="llava"),
+    "a greeting first": case(asked(*GREETED, *ASKED), right=("What is red?", "a box"), of=pair, kind="llava"),
     "the picture first": case(
-        asked(("human", "<image>\nWho?"), ("gpt", "Ann"), *GREETED), right=("Who?", "Ann"), of=pair, preset="llava"
+        asked(("human", "<image>\nWho?"), ("gpt", "Ann"), *GREETED), right=("Who?", "Ann"), of=pair, kind="llava"
     ),
     "a picture in every turn": case(
         asked(("human", "<image>one?"), ("gpt", "a"), ("human", "<image>two?"), ("gpt", "b"))
         | {"image": ["wide.png", "square.png"]},
         right=("one?", "a", [1000]),
         of=lambda item: (*pair(item), [pixels.shape[1] for pixels in item.pictures]),
-        preset="llava",
+        kind="llava",
     ),
     "one marker for two pictures": case(
         asked(("human", "<image>one?"), ("gpt", "a"), ("human", "two?"), ("gpt", "b"))
         | {"image": ["wide.png", "square.png"]},
         right=("one?", "a", [1000, 40]),
         of=lambda item: (*pair(item), [pixels.shape[1] for pixels in item.pictures]),
-        preset="llava",
+        kind="llava",
     ),
-    "no marker at all": case(asked(*GREETED), right=("Hello, can you help me?", "Of course."), of=pair, preset="llava"),
+    "no marker at all": case(asked(*GREETED), right=("Hello, can you help me?", "Of course."), of=pair, kind="llava"),
 }
 
 
@@ -299,9 +304,10 @@ def test_rows_are_taken_rightly_or_refused_with_the_reason(tmp_path: Path) -> No
     for number, (name, each) in enumerate(CASES.items()):
         path = tmp_path / f"{number}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in each.rows))
-        split = "demo-train" if each.preset == "openai" else "train"
+        split = "demo-train" if each.kind == "openai" else "train"
+        how: Any = {"row": each.kind, "columns": each.columns, "reading": each.reading}
         try:
-            found = each.of(generate(0, 0, split, path=str(path), name="own", preset=each.preset, mapping=each.mapping))
+            found = each.of(generate(0, 0, split, path=str(path), name="own", **how))
         except RowProblem as problem:
             found = problem.reason
         if found != each.right:

@@ -30,19 +30,19 @@ def jsonl(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_several_answers_options_and_letters(tmp_path: Path) -> None:
     row = {"problem": "Which?", "options": ["A. red", "B. blue"], "solution": "<answer>B</answer>", "image": "0.png"}
-    item = read(jsonl(tmp_path, [row]), preset="problem_solution")
+    item = read(jsonl(tmp_path, [row]), row="problem_solution")
     assert item.question == "Which?\n(A) red\n(B) blue" and item.answer == "B"
     assert item.truth["choices"] == ["A", "B"] and item.truth["rule"] == "choices"
     for given in ('["red", "blue"]', "['red', 'blue']", {"A": "red", "B": "blue"}, "A. red\nB. blue"):
-        other = read(jsonl(tmp_path, [row | {"options": given}]), preset="problem_solution")
+        other = read(jsonl(tmp_path, [row | {"options": given}]), row="problem_solution")
         assert (other.question, other.answer) == (item.question, "B")
     table = {"A": "red", "B": "blue", "C": None, "D": None}  # a struct of Parquet has all keys
-    assert read(jsonl(tmp_path, [row | {"options": table}]), preset="problem_solution").question == item.question
+    assert read(jsonl(tmp_path, [row | {"options": table}]), row="problem_solution").question == item.question
     for given in ("red or blue", {"1": "red", "2": "blue"}, 3, ["red", None, "blue"]):
         with pytest.raises(RowProblem, match="expected a list, or a mapping by letters"):
-            read(jsonl(tmp_path, [row | {"options": given}]), preset="problem_solution")
+            read(jsonl(tmp_path, [row | {"options": given}]), row="problem_solution")
     with pytest.raises(RowProblem, match="60 options; there are letters for 26"):
-        read(jsonl(tmp_path, [row | {"options": [str(n) for n in range(60)]}]), preset="problem_solution")
+        read(jsonl(tmp_path, [row | {"options": [str(n) for n in range(60)]}]), row="problem_solution")
 
 
 def test_options_may_have_a_column_each(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_options_may_have_a_column_each(tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(PNG)
     lines = ["question,image,A,B,C,D,answer", "Which?,0.png,red,2,blue,,C", "Which?,0.png,red,2,blue,[1],red"]
     (tmp_path / "train.csv").write_text("\n".join([*lines, "Which?,0.png,red,,blue,,C", "Which?,0.png,,,,,red"]))
-    how = {"path": str(tmp_path / "train.csv"), "name": "own", "mapping": {"options": ["A", "B", "C", "D"]}}
+    how = {"path": str(tmp_path / "train.csv"), "name": "own", "columns": {"options": ["A", "B", "C", "D"]}}
     items = [generate(0, number, "train", **how) for number in (0, 1)]
     assert [item.answer for item in items] == ["C", "A"]
     assert items[0].question == "Which?\n(A) red\n(B) 2\n(C) blue"
@@ -59,7 +59,7 @@ def test_options_may_have_a_column_each(tmp_path: Path) -> None:
         generate(0, 2, "train", **how)
     assert generate(0, 3, "train", **how).answer == "red"  # no options: an open question
     row = {"question": "Which?", "image": "0.png", "answer": "B", "a": ["red", "blue"], "b": ["one", "two"]}
-    several = read(jsonl(tmp_path, [row]), mapping={"options": ["none", "a", "b"]})  # lists: the first with a value
+    several = read(jsonl(tmp_path, [row]), columns={"options": ["none", "a", "b"]})  # lists: the first with a value
     assert several.question == "Which?\n(A) red\n(B) blue"
 
 
@@ -77,7 +77,7 @@ def test_options_are_added_unless_the_question_lists_them_by_letters(
     tmp_path: Path, question: str, given: list[str], listed: bool
 ) -> None:
     row = {"problem": question, "options": given, "solution": "B", "image": "0.png"}
-    item = read(jsonl(tmp_path, [row]), preset="problem_solution")
+    item = read(jsonl(tmp_path, [row]), row="problem_solution")
     assert (item.question == question) == listed
     assert all(f"({x})" in item.question or f"{x}. " in item.question for x in "AB")
 
@@ -85,7 +85,7 @@ def test_options_are_added_unless_the_question_lists_them_by_letters(
 def test_letters_of_options_come_before_their_texts_where_the_options_bring_them(tmp_path: Path) -> None:
     def answer(options: list[str]) -> str:
         row = {"problem": "Which?", "options": options, "solution": "A", "image": "0.png"}
-        return read(jsonl(tmp_path, [row]), preset="problem_solution").answer
+        return read(jsonl(tmp_path, [row]), row="problem_solution").answer
 
     assert answer(["A. B", "B. A"]) == "A" and answer(["B", "A"]) == "B"
 
@@ -110,16 +110,16 @@ def test_letters_before_texts_that_look_like_letters(
     path = jsonl(tmp_path, [{"problem": "Which?", "options": given, "solution": solution, "image": "0.png"}])
     if answer is None:
         with pytest.raises(RowProblem, match="none is the answer"):
-            read(path, preset="problem_solution")
+            read(path, row="problem_solution")
         return
-    item = read(path, preset="problem_solution")
+    item = read(path, row="problem_solution")
     assert item.answer == answer and f"({answer}) {listed}" in item.question
 
 
 def test_options_that_are_letters_alone_are_in_the_picture_or_the_question(tmp_path: Path) -> None:
     question = "Which one?\nA. cat\nB. dog"
     path = jsonl(tmp_path, [{"problem": question, "options": ["A", "B"], "solution": "B", "image": "0.png"}])
-    item = read(path, preset="problem_solution")
+    item = read(path, row="problem_solution")
     assert (item.question, item.answer, item.truth["choices"]) == (question, "B", ["A", "B"])
 
 
@@ -127,4 +127,4 @@ def test_options_that_are_no_literal_of_python_are_the_rows_fault(tmp_path: Path
     for given in ("[{[1]: 2}]", "[{1, [2]}]", "[{(1, 2): 3}]"):
         path = jsonl(tmp_path, [{"problem": "Which?", "options": given, "solution": "B", "image": "0.png"}])
         with pytest.raises(RowProblem, match="expected a list, or a mapping by letters"):
-            read(path, preset="problem_solution")
+            read(path, row="problem_solution")

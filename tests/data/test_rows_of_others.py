@@ -140,11 +140,11 @@ def test_a_column_that_looks_like_a_slip_is_refused(wrong: str, right: str, tmp_
     for look in (
         lambda: generate(0, 0, "train", path=path, name="own"),
         lambda: survey("train", path=path),
-        lambda: survey("train", path=path, mapping={"constant_rule": "exact", "root": str(tmp_path)}),
+        lambda: survey("train", path=path, reading={"constant_rule": "exact", "root": str(tmp_path)}),
     ):
         with pytest.raises(InputError, match=f"a column '{wrong}', which is not known. Did you mean '{right}'"):
             look()
-    assert survey("train", path=path, mapping={"source": "source"}).unread == (wrong,)  # its author looked at columns
+    assert survey("train", path=path, columns={"source": "source"}).unread == (wrong,)  # its author looked at columns
 
 
 def test_a_survey_counts_rows_and_names_what_is_not_read(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_deepeyes_results_without_pictures_are_cut_again_from_the_boxes(tmp_path
     (folder / "4.png").write_bytes(png(picture(4)))
     rows.append(deepeyes("4.png", None, "", status="error", pred_output=rows[0]["pred_output"][:2]))
     path = lines(tmp_path / "result_direct_attributes_x.jsonl", rows)
-    given = {"path": path, "preset": "deepeyes_results", "mapping": {"root": [str(folder)]}, "name": "vstar"}
+    given = {"path": path, "row": "deepeyes_results", "reading": {"root": [str(folder)]}, "name": "vstar"}
     made = measured(tmp_path, server, **given)
     whole = [s for s in found(made) if s.trajectory.stop is not Stop.BROKEN]
     assert (
@@ -139,7 +139,7 @@ def test_rollouts_of_verl_find_their_pictures_in_the_set_that_was_asked(tmp_path
     parquet(tmp_path / "set.parquet", rows)
     told = [verl(question, box, said) for question, (box, said) in zip(asked, WAYS, strict=True)]
     lines(tmp_path / "3.jsonl", [*told, told[0]])  # two rollouts of one question
-    given = {"preset": "verl_rollouts", "questions": {"path": str(tmp_path / "set.parquet"), "preset": "verl"}}
+    given = {"row": "verl_rollouts", "questions": {"path": str(tmp_path / "set.parquet"), "row": "verl"}}
     made = measured(tmp_path, server, path=tmp_path / "3.jsonl", **given)
     assert kinds(made) == sorted([*EXPECTED, (1, 1, 1)])
     assert {s.trajectory.sample.task for s in found(made)} == {"vstar"}
@@ -163,7 +163,7 @@ def test_lines_of_hrbench_take_their_picture_from_its_tsv_and_keep_their_own_ord
     )
     lines(tmp_path / "r.jsonl", [hrbench(RED, "B. red"), hrbench(None, "A")])
     asked = QuestionSet(str(tmp_path / "hr_bench_4k.tsv"), None, {"images": ["image"]}, column="question")
-    runs = ImportedRuns(path=str(tmp_path / "r.jsonl"), preset="deepeyes_results", questions=asked)
+    runs = ImportedRuns(path=str(tmp_path / "r.jsonl"), row="deepeyes_results", questions=asked)
     store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
     ((cut, none),) = runs.read(store, tmp_path, "error").values()
     assert cut.sample == none.sample and cut.sample.truth["choices"] == ["blue", "red"] and cut.sample.answer == "B"
@@ -188,9 +188,9 @@ def test_pictures_that_a_file_has_come_with_their_places(tmp_path: Path, form: s
         path = lines(tmp_path / "rows.jsonl", [pixel_reasoner(box, said) for box, said in WAYS])
     else:
         path.write_text(json.dumps(inspect_log(WAYS)))
-    preset = {"thyme": "thyme_sft", "pixel_reasoner": "openai"}.get(form, form)
+    row = {"thyme": "thyme_sft", "pixel_reasoner": "openai"}.get(form, form)
     own = {} if form == "inspect" else {"answer": ["answer"]}  # the truth, beside what was said
-    runs = ImportedRuns(path=str(path), preset=preset, mapping=own)
+    runs = ImportedRuns(path=str(path), row=row, columns=own)
     store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
     read = [one for group in runs.read(store, tmp_path, "error").values() for one in group]
     by_way = {}
@@ -214,7 +214,7 @@ def test_a_damaged_log_of_inspect_costs_its_sample_or_is_one_error(tmp_path: Pat
     data[at : at + 40] = bytes(40)
     path.write_bytes(data)
     store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
-    runs = ImportedRuns(path=str(path), preset="inspect")
+    runs = ImportedRuns(path=str(path), row="inspect")
     assert sum(map(len, runs.read(store, tmp_path, "skip").values())) == 3
     with pytest.raises(InputError, match=r"1 × a damaged sample.*\n.*samples/1_epoch_1\.json"):
         runs.read(store, tmp_path, "error")
@@ -229,7 +229,7 @@ def test_a_row_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -
     whole = copy.deepcopy(bare) | {"images": [uri(picture())] * 2}
     whole["conversations"][0]["value"] = "<image>Q?"
     store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
-    runs = ImportedRuns(path=str(lines(tmp_path / "r.jsonl", [bare, whole])), preset="sharegpt")
+    runs = ImportedRuns(path=str(lines(tmp_path / "r.jsonl", [bare, whole])), row="sharegpt")
     assert sum(map(len, runs.read(store, tmp_path, "skip").values())) == 1
     with pytest.raises(InputError, match=r"row 0 of .* its first picture stands in a later turn"):
         runs.read(store, tmp_path, "error")
@@ -240,7 +240,7 @@ def test_a_row_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -
     )
     odd = verl("Q?", None, "red") | {"input": [{"role": 5, "content": "Q?"}]}
     path = lines(tmp_path / "3.jsonl", [odd, verl("Q?", None, "red")])
-    runs = ImportedRuns(path=str(path), preset="verl_rollouts", questions=replace(asked, preset="verl"))
+    runs = ImportedRuns(path=str(path), row="verl_rollouts", questions=replace(asked, row="verl"))
     assert sum(map(len, runs.read(store, tmp_path, "skip").values())) == 1
     with pytest.raises(InputError, match=r"row 0 of .*3\.jsonl: a message is of '5'"):
         runs.read(store, tmp_path, "error")
@@ -250,9 +250,9 @@ def test_a_row_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -
     ("given", "told"),
     [
         ({}, "eval.policy=imported needs eval.imported.path"),
-        ({"path": "x.jsonl", "preset": "verl"}, "preset=verl reads no trajectories: expected one with messages"),
-        ({"path": "x.jsonl", "preset": "deepeye"}, "no preset 'deepeye'"),
-        ({"path": "x.jsonl", "preset": "inspect"}, "x.jsonl"),
+        ({"path": "x.jsonl", "row": "verl"}, "row=verl reads no trajectories: expected one of deepeyes_results"),
+        ({"path": "x.jsonl", "row": "deepeye"}, "no public set 'deepeye'"),
+        ({"path": "x.jsonl", "row": "inspect"}, "x.jsonl"),
     ],
 )
 def test_a_slip_is_one_clear_error(tmp_path: Path, server: JudgeServer, given: Mapping[str, Any], told: str) -> None:
@@ -262,7 +262,7 @@ def test_a_slip_is_one_clear_error(tmp_path: Path, server: JudgeServer, given: M
 
 def test_files_go_with_their_policy() -> None:
     with pytest.raises(ConfigError, match=r"eval\.policy=imported.*eval\.policy=model"):
-        ImportedRuns(path="x.jsonl", preset="inspect").require("model")
+        ImportedRuns(path="x.jsonl", row="inspect").require("model")
 
 
 @pytest.mark.parametrize(("shard", "merge", "told"), [("1/2", None, "eval.shard=1/2"), (None, 2, "eval.merge=2")])

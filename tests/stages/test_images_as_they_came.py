@@ -245,8 +245,8 @@ def test_demonstrations_by_reference_show_the_same_views(tmp_path: Path, monkeyp
     talk = [{"from": who, "value": text} for who, text in said]
     rows = [{"conversations": talk, "images": [f"img/a{n}.jpg", f"img/b{n}.jpg"]} for n in range(3)]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    own = f"_target_: vtcli.data.importers.rows.generate, path: '{tmp_path}/rows.json', name: own, preset: sharegpt"
-    own += ", mapping: {crops: any}"
+    own = f"_target_: vtcli.data.importers.rows.generate, path: '{tmp_path}/rows.json', name: own, row: sharegpt"
+    own += ", reading: {crops: any}"
     sets: dict[str, DemoSet] = {}
     decoded: list[str] = []
     plain = images.decode

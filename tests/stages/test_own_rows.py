@@ -253,7 +253,7 @@ def test_trajectories_of_others_become_demonstrations_that_sft_takes(tmp_path: P
     (data / "train" / "cold.jsonl").write_text("\n".join(lines))
     for image in data.glob("*.png"):
         image.rename(data / "train" / image.name)
-    source = f"path:'{data}/{{split}}/cold.jsonl',name:cold,preset:sharegpt"
+    source = f"path:'{data}/{{split}}/cold.jsonl',name:cold,row:sharegpt"
     task = f"{{generate:{{_target_:vtcli.data.importers.rows.generate,{source}}}}}"
     words = [
         "scale=tiny",

@@ -47,6 +47,8 @@ RENAMED: Mapping[str, str] = {
     **{f"{stage}.{key}": f"{stage}.agent.{key}" for stage in ("rl", "eval", "filter") for key in _BOUNDS},
     "serve.temperature": "serve.agent.sampling.temperature",
     "filter.rollouts.temperature": "filter.agent.sampling.temperature",
+    "eval.imported.preset": "eval.imported.row",
+    "eval.imported.mapping": "eval.imported.reading",
 }
 """Keys of 0.1.0's first months and what they are called now; what lies below them moved with them."""
 

@@ -132,7 +132,7 @@ async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages
     dialogue = item.dialogue
     if dialogue is None:
         raise ConfigError(
-            f"the rows of {item.task} have no trajectories: name their column, mapping.messages, or choose a preset "
+            f"the rows of {item.task} have no trajectories: name their column, columns.messages, or choose a row "
             "such as sharegpt"
         )
     try:

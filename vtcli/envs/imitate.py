@@ -146,7 +146,7 @@ def _moved(
             dialogue.place,
             "coordinates in a frame that is not known",
             f"{dialogue.place}: its calls have coordinates, and no crop tells their unit ({between}). Say it with "
-            "mapping.call_space: pixels (of the row's pictures), view (of the pictures as the environment "
+            "reading.call_space: pixels (of the row's pictures), view (of the pictures as the environment "
             "shows them), unit, percent, thousand, or resized.",
         )
     return results[0]
@@ -172,7 +172,7 @@ def _readings(dialogue: Dialogue, turn: _CallTurn, refs: Sequence[ImageRef]) -> 
     """Returns the frames in which the one picture that answers one crop is that crop; None where nothing is compared.
 
     Raises:
-        RowProblem: the picture is no crop of an image before it, where ``mapping.crops`` is equal.
+        RowProblem: the picture is no crop of an image before it, where ``crops`` is equal.
     """
     if len(turn.calls) != 1 or turn.pictures != 1 or not turn.before:
         return None
@@ -188,7 +188,7 @@ def _readings(dialogue: Dialogue, turn: _CallTurn, refs: Sequence[ImageRef]) -> 
             dialogue.place,
             "a crop that is not the picture after it",
             f"{dialogue.place}: its call crops {[round(v, 3) for v in box]}, and image {turn.before} of "
-            f"{wide} x {high} pixels is no such part of an image before it. mapping.crops: any takes such rows.",
+            f"{wide} x {high} pixels is no such part of an image before it. reading.crops: any takes such rows.",
         )
     return found or None
 
@@ -196,7 +196,7 @@ def _readings(dialogue: Dialogue, turn: _CallTurn, refs: Sequence[ImageRef]) -> 
 def _chosen_frames(
     dialogue: Dialogue, turns: Sequence[_CallTurn], seen: Sequence[Sequence[BoxReading]], refs: Sequence[ImageRef]
 ) -> list[CallFrame]:
-    """The frames that all crops of a row allow; without a crop the mapping's, or shares of a side where no number is
+    """The frames that all crops of a row allow; without a crop the row's, or shares of a side where no number is
     above 1. A crop of code is in pixels of the picture that its author's code opened."""
     if dialogue.frame is not None:
         return [dialogue.frame]
@@ -318,7 +318,7 @@ def _turned(dialogue: Dialogue, image: int) -> RowProblem:
         dialogue.place,
         "calls of a picture with an EXIF orientation",
         f"{dialogue.place}: its image {image} has an EXIF orientation and is turned upright, and no crop tells whether "
-        "the calls count in the stored pixels or in the upright picture. If upright, give mapping.box_exif: upright; "
+        "the calls count in the stored pixels or in the upright picture. If upright, give reading.box_exif: upright; "
         "if stored, turn the files and their calls.",
     )
 
@@ -418,7 +418,7 @@ def _require_picture(dialogue: Dialogue, call: PlayedCall, turns: Sequence[_Call
             dialogue.place,
             "a picture that its call does not make",
             f"{dialogue.place}: image {turn.before} is not what the environment makes of {call.text[:120]!r}. "
-            "mapping.crops: any takes such rows.",
+            "reading.crops: any takes such rows.",
         )
 
 

@@ -78,7 +78,7 @@ def card(
     out = f"\n\n| artifact | step | why | rows |\n|---|---|---|---|\n{out}" if lost else ""
     total = sum(sum(found.values()) for found in counts.values())
     recipe = f" and recipe {artifact.recipe}" if artifact.recipe else ""
-    back = ", with `mapping: {crops: any, call_space: view}` where tools cut from larger pictures"
+    back = ", with `reading: {crops: any, call_space: view}` where tools cut from larger pictures"
     cut = back if artifact.kind == "demos" else ""
     return f"""---
 {yaml.safe_dump(header, sort_keys=False)}---
@@ -88,7 +88,7 @@ def card(
 Format: {layout.about}.
 Exported by vtcli from the {artifact.kind} artifact {artifact.ref} (digest {artifact.digest[:12]}),
 made {made.created} with seed {made.seed}{recipe}.
-`vtcli synth` reads it back with `preset: {layout.preset}`{cut}.
+`vtcli synth` reads it back with `row: {layout.set}`{cut}.
 
 ## Rows
 

@@ -29,7 +29,7 @@ class RowLayout:
     line, by its ``ending``."""
 
     about: str
-    preset: str  # that reads it back
+    set: str  # that reads it back
     row: Callable[[Row], dict[str, Any]]
     schema: pa.Schema | None
     ending: str = "parquet"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from vtcli.data.importers.mapping import RowMapping, first
+from vtcli.data.generators.turned import moved_box
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import UPRIGHT, Header
+from vtcli.data.sets.row import SetRow
 from vtcli.schema import Json
 
 SHARES: Mapping[str, float] = {"unit": 1.0, "percent": 100.0, "thousand": 1000.0}
@@ -18,9 +19,31 @@ _LARGEST = 1e9  # in pixels or any other unit: no picture has it
 _LABEL = ("label", "name", "category", "text")
 
 
-def read(
-    given: Any, row: Mapping[str, Any], mapping: RowMapping, size: tuple[int, int], place: Place
+QUARTERS = ("rot90", "rot270")
+"""Transforms that swap width and height."""
+
+
+def targets(
+    given: Any, row: SetRow, size: tuple[int, int], place: Place, upright: Sequence[str] = ()
 ) -> list[dict[str, Json]]:
+    """Boxes in pixels of the image as it is shown, of ``size`` (width, height). ``upright``, the turns of its EXIF
+    orientation, move boxes of the stored pixels, and ``box_moves`` those of the image before it was changed.
+
+    Raises:
+        RowProblem: as ``read``.
+    """
+    moves = [*upright, *row.box_moves]
+    if sum(move in QUARTERS for move in moves) % 2:
+        size = (size[1], size[0])
+    found = read(given, row, size, place)
+    for move in moves:
+        for target in found:
+            target["box"] = moved_box(target["box"], move, *size)
+        size = (size[1], size[0]) if move in QUARTERS else size
+    return found
+
+
+def read(given: Any, row: SetRow, size: tuple[int, int], place: Place) -> list[dict[str, Json]]:
     """Boxes with a label and x1, y1, x2, y2 in pixels, inside an image of ``size`` (width, height).
 
     A value may be a list of boxes or one box. A box is four numbers, a polygon's points, or a struct with either.
@@ -34,16 +57,16 @@ def read(
         raise RowProblem(place, "boxes are no list", f"{place}: its boxes are {given!r}; expected a list.")
     one = isinstance(given, Mapping) or _numbers(given) is not None
     entries = [given] if one else list(cast("Sequence[Any]", given))
-    scale = _scale(row, mapping, size, place)
-    return [_box(entry, mapping, scale, size, place) for entry in entries]
+    scale = _scale(row, size, place)
+    return [_box(entry, row, scale, size, place) for entry in entries]
 
 
-def require_first_image(given: Any, mapping: RowMapping, images: int, place: Place) -> None:
+def require_first_image(given: Any, row: SetRow, images: int, place: Place) -> None:
     """Raises ``RowProblem`` where a row has several images and does not state that its boxes lie in the first. Signals
     compare crops with boxes of the first image alone."""
     entries: list[Any] = list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else [given]
     named = [cast("Mapping[str, Any]", e).get("image") if isinstance(e, Mapping) else None for e in entries]
-    known = images == 1 or mapping.boxes_of == "first"
+    known = images == 1 or row.boxes_of == "first"
     if not entries or (known and set(named) <= {None, 0}) or set(named) == {0}:
         return
     if other := next((n for n in named if n is not None and n != 0), None):
@@ -57,11 +80,11 @@ def require_first_image(given: Any, mapping: RowMapping, images: int, place: Pla
         place,
         "boxes, and several images",
         f"{place} has {images} images, and its boxes do not say of which they are. Boxes of the first one say "
-        '"image": 0, or mapping.boxes_of: first says it of all; leave out the others.',
+        '"image": 0, or reading.boxes_of: first says it of all; leave out the others.',
     )
 
 
-def exif_turns(row: Mapping[str, Any], mapping: RowMapping, header: Header, place: Place) -> tuple[str, ...]:
+def exif_turns(row: SetRow, header: Header, place: Place) -> tuple[str, ...]:
     """Transforms that move the boxes of a row to the picture as it is turned upright.
 
     Raises:
@@ -71,18 +94,18 @@ def exif_turns(row: Mapping[str, Any], mapping: RowMapping, header: Header, plac
     stored = header.width, header.height
     turns = UPRIGHT[header.orientation]
     upright = stored[::-1] if header.orientation >= 5 else stored
-    said = _numbers([first(row, mapping.width), first(row, mapping.height)])
-    if said and mapping.box_space == "pixels" and tuple(said) not in (stored, upright):
+    said = _numbers([row.width, row.height])
+    if said and row.box_space == "pixels" and tuple(said) not in (stored, upright):
         raise RowProblem(
             place,
             "a picture of another size than its row says",
             f"{place} says {said[0]:g} x {said[1]:g} pixels, and its image has {stored[0]} x {stored[1]}. Boxes of "
-            "another size are mapping.box_space: resized with box_size: COLUMN of [width, height]; width and height "
-            "that are no size are mapping.width: [].",
+            "another size are reading.box_space: resized with columns.box_size: COLUMN of [width, height]; width and "
+            "height that are no size are columns: {width: [], height: []}.",
         )
-    if not turns or mapping.box_exif == "upright":
+    if not turns or row.box_exif == "upright":
         return ()
-    if mapping.box_exif == "stored":
+    if row.box_exif == "stored":
         return turns
     if said and stored != upright and tuple(said) in (stored, upright):
         return turns if tuple(said) == stored else ()
@@ -90,32 +113,32 @@ def exif_turns(row: Mapping[str, Any], mapping: RowMapping, header: Header, plac
         place,
         "boxes of a picture with an EXIF orientation",
         f"{place}: its image has the EXIF orientation {header.orientation}, and nothing says whether its boxes are of "
-        "the stored pixels or of the upright picture. Say it with mapping.box_exif: stored, or upright.",
+        "the stored pixels or of the upright picture. Say it with reading.box_exif: stored, or upright.",
     )
 
 
-def _scale(row: Mapping[str, Any], mapping: RowMapping, size: tuple[int, int], place: Place) -> tuple[float, float]:
+def _scale(row: SetRow, size: tuple[int, int], place: Place) -> tuple[float, float]:
     """Pixels of the image for one unit, across and down."""
-    if mapping.box_space == "pixels":
+    if row.box_space == "pixels":
         return 1.0, 1.0
-    if mapping.box_space != "resized":
-        side = SHARES[mapping.box_space]
+    if row.box_space != "resized":
+        side = SHARES[row.box_space]
         return size[0] / side, size[1] / side
-    wide, high = sides(row, mapping, place)
-    require_same_shape((wide, high), size, mapping, place)
+    wide, high = sides(row, place)
+    require_same_shape((wide, high), size, place)
     return size[0] / wide, size[1] / high
 
 
-def sides(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> tuple[float, float]:
-    """Width and height of the image that a row's boxes were measured on (``mapping.box_size``). Raises ``RowProblem``
-    where the row does not have them."""
-    resized = _numbers(first(row, mapping.box_size))
+def sides(row: SetRow, place: Place) -> tuple[float, float]:
+    """Width and height of the image that a row's boxes were measured on (``box_size``). Raises ``RowProblem`` where the
+    row does not have them."""
+    resized = _numbers(row.box_size)
     if resized is None or len(resized) != 2 or min(resized) <= 0:
         raise RowProblem(
             place,
             "no size of the resized image",
-            f"{place}: {', '.join(mapping.box_size)} is {first(row, mapping.box_size)!r}; expected the [width, height] "
-            "that the boxes were measured on.",
+            f"{place}: its box_size is {row.box_size!r}; expected the [width, height] that the boxes were measured on "
+            "(columns.box_size).",
         )
     return resized[0], resized[1]
 
@@ -124,9 +147,7 @@ GRID = 32
 """Pixels to whose multiples models round the sides of an image: 28 or 32."""
 
 
-def require_same_shape(
-    resized: tuple[float, float], size: tuple[float, float], mapping: RowMapping, place: Place
-) -> None:
+def require_same_shape(resized: tuple[float, float], size: tuple[float, float], place: Place) -> None:
     """Raises ``RowProblem`` where an image of ``size`` cannot have been resized to ``resized``, as a resize keeps the
     shape."""
     if not same_shape(resized, size):
@@ -134,7 +155,7 @@ def require_same_shape(
         raise RowProblem(
             place,
             "a resized image of another shape",
-            f"{place}: {', '.join(mapping.box_size)} is [{resized[0]:g}, {resized[1]:g}], and the image has "
+            f"{place}: its box_size is [{resized[0]:g}, {resized[1]:g}], and the image has "
             f"{size[0]} x {size[1]} pixels; expected the [width, height] of the same shape.{swapped}",
         )
 
@@ -150,13 +171,11 @@ def same_shape(resized: tuple[float, float], size: tuple[float, float]) -> bool:
     return low <= high
 
 
-def _box(
-    entry: Any, mapping: RowMapping, scale: tuple[float, float], size: tuple[int, int], place: Place
-) -> dict[str, Json]:
+def _box(entry: Any, row: SetRow, scale: tuple[float, float], size: tuple[int, int], place: Place) -> dict[str, Json]:
     fields = cast("Mapping[str, Any]", entry) if isinstance(entry, Mapping) else {"box": entry}
-    label = next((fields[name] for name in _LABEL if fields.get(name)), None) or mapping.box_label
+    label = next((fields[name] for name in _LABEL if fields.get(name)), None) or row.box_label
     given = next((fields[name] for name in _BOX if fields.get(name) is not None), None)
-    corners = _corners(given, mapping.box_order)
+    corners = _corners(given, row.box_order)
     if not label or corners is None:
         raise RowProblem(
             place,
@@ -175,13 +194,13 @@ def _box(
             place,
             "a box outside of the image",
             f"{place}: the box {given} is not inside the image of {size[0]} x {size[1]} pixels, "
-            f"read as {mapping.box_order} in {mapping.box_space} (mapping.box_order, mapping.box_space).",
+            f"read as {row.box_order} in {row.box_space} (reading.box_order, reading.box_space).",
         )
-    if mapping.box_space in ("pixels", "resized") and max(corners) <= 1.0:
+    if row.box_space in ("pixels", "resized") and max(corners) <= 1.0:
         raise RowProblem(
             place,
             "a box of less than a pixel",
-            f"{place}: the box {given} is less than a pixel; shares of the image are mapping.box_space: unit.",
+            f"{place}: the box {given} is less than a pixel; shares of the image are reading.box_space: unit.",
         )
     return {"label": str(label), "box": box}
 

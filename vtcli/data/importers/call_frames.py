@@ -2,7 +2,7 @@
 
 Sets measure boxes and points on the picture as it lies on their disk, on the picture as their own model saw it, in
 shares of a side, or in thousandths. A model learns what it sees, so a row is moved to the frame of its environment.
-The frame is read off the picture that answers a crop. Where no picture does, ``mapping.call_space`` names it.
+The frame is read off the picture that answers a crop. Where no picture does, ``reading.call_space`` names it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ ANY = (
     CallFrame("percent"),
     TOLD_BY_CROPS,
 )
-"""The frames that are tried where a mapping names none."""
+"""The frames that are tried where a row names none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def shown(box: Box, before: Sequence[Pixels], after: Pixels) -> tuple[int, tuple
 
 def within(box: Box, pixels: Pixels, space: str = "pixels") -> tuple[int, int, int, int] | None:
     """The part of a box that lies in a picture, in its pixels; ``space`` is the unit that the box has (``box_space``
-    of a mapping). None where nothing of it does."""
+    of a row). None where nothing of it does."""
     height, width = pixels.shape[:2]
     side = {"unit": 1.0, "percent": 100.0, "thousand": 1000.0}.get(space)
     across, down = (width / side, height / side) if side else (1.0, 1.0)

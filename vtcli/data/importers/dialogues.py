@@ -15,9 +15,10 @@ from typing import Any, cast
 
 from vtcli.data.importers import boxes, media, row_images, texts
 from vtcli.data.importers.call_frames import CallFrame
-from vtcli.data.importers.mapping import RowMapping, every, first, parsed
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import KeepImages
+from vtcli.data.sets.fields import parsed
+from vtcli.data.sets.row import SetRow
 from vtcli.families import thoughts
 from vtcli.families.calls import format_call
 from vtcli.foreign import between
@@ -54,8 +55,7 @@ class Dialogue:
 
 
 def read(
-    row: Mapping[str, Any],
-    mapping: RowMapping,
+    row: SetRow,
     finder: media.Finder,
     place: Place,
     *,
@@ -69,10 +69,10 @@ def read(
         RowProblem: messages that cannot be read or do not take turns, or images that do not match their markers.
     """
     try:
-        parts = [turn for message in _messages(row, mapping) for turn in _split(message, mapping)]
-        parts, columns = _by_call(parts, every_image(row, mapping, place))
+        parts = [turn for message in _messages(row) for turn in _split(message, row)]
+        parts, columns = _by_call(parts, every_image(row, place))
         chat = _joined(parts)
-        tools = parsed(first(row, mapping.tools))
+        tools = parsed(row.tools)
     except ValueError as error:
         raise RowProblem(place, "unreadable messages", f"{place}: {error}.") from error
     roles = [message.role for message in (chat[1:] if chat[:1] and chat[0].role == "system" else chat)]
@@ -90,7 +90,7 @@ def read(
         raise RowProblem(
             place, "nothing to imitate", f"{place}: no turn of the assistant has a weight, so none is learnt."
         )
-    if mapping.crops == "cut":
+    if row.crops == "cut":
         spoken = next((n for n, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
         shown = columns or any(turn.own for turn in chat[:spoken])
         begin = spoken if shown else 0  # a question whose pictures another set has
@@ -99,35 +99,35 @@ def read(
     messages, given = _matched(chat, columns, place)
     pixels, encoded = row_images.held(given, keep, finder, place)
     asked = next(m.text for m in chat if m.role == "user")
-    question = texts.plain(asked, mapping.strip) if mapping.prompt == "card" else None
-    said = re.search(mapping.named, asked) if mapping.named else None
+    question = texts.plain(asked, row.strip) if row.prompt == "card" else None
+    said = re.search(row.named, asked) if row.named else None
     schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
-    compared = mapping.crops == "equal"
+    compared = row.crops == "equal"
     named = (said.group(1) or None) if said else None
     shown = next(m["content"] for m in messages if m["role"] == "user").count(IMAGE)
-    turned = tuple(n for n, value in enumerate(given[:shown]) if _is_turned(value, mapping, finder, place))
-    frame = _frame(row, mapping, place)
+    turned = tuple(n for n, value in enumerate(given[:shown]) if _is_turned(value, row, finder, place))
+    frame = _frame(row, place)
     if frame is not None and frame.sides is not None and given:
         size = (encoded[0].width, encoded[0].height) if encoded else pixels[0].shape[1::-1]
-        boxes.require_same_shape(frame.sides, size, mapping, place)
+        boxes.require_same_shape(frame.sides, size, place)
     return Dialogue(
         tuple(messages), pixels, tuple(schemas), place, question, compared, encoded, unlearnt, named,
         frame, turned,
     )  # fmt: skip
 
 
-def _is_turned(value: Any, mapping: RowMapping, finder: media.Finder, place: Place) -> bool:
-    """True for an image that its EXIF orientation turns, unless the mapping has ``box_exif: upright``."""
-    return mapping.box_exif != "upright" and row_images.Header.of(value, finder, place).orientation != 1
+def _is_turned(value: Any, row: SetRow, finder: media.Finder, place: Place) -> bool:
+    """True for an image that its EXIF orientation turns, unless the row has ``box_exif: upright``."""
+    return row.box_exif != "upright" and row_images.Header.of(value, finder, place).orientation != 1
 
 
-def _frame(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> CallFrame | None:
-    """Returns the unit of the coordinates in calls by the mapping. With ``crops: cut`` it is that of
+def _frame(row: SetRow, place: Place) -> CallFrame | None:
+    """Returns the unit of the coordinates in calls where the row says it. With ``crops: cut`` it is that of
     ``box_space``."""
-    space = mapping.call_space or (mapping.box_space if mapping.crops == "cut" else None)
+    space = row.call_space or (row.box_space if row.crops == "cut" else None)
     if space is None:
         return None
-    return CallFrame(space, boxes.sides(row, mapping, place) if space == "resized" else None)
+    return CallFrame(space, boxes.sides(row, place) if space == "resized" else None)
 
 
 def attached(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -146,35 +146,36 @@ def attached(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: put(value) for key, value in row.items() if key != "attachments"}
 
 
-def every_image(row: Mapping[str, Any], mapping: RowMapping, place: Place) -> list[Any]:
+def every_image(row: SetRow, place: Place) -> list[Any]:
     """All images of a row's columns, in order. A list of nothing but null has none.
 
     Raises:
         RowProblem: a null among the images of a list, which would shift those behind it.
     """
-    found: list[Any] = []
-    for value in every(row, mapping.images):
-        images = media.listed(value)
-        if images and isinstance(value, list | tuple) and len(images) < len(cast("Sequence[Any]", value)):
-            at = cast("Sequence[Any]", value).index(None)
-            said = f"{place}: entry {at} of its list of images is null. Give an image in its place, or leave it out."
-            raise RowProblem(place, "null among the images", said)
-        found += images
-    return found
+    return [image for value in _listed(row.images, place) for image in _listed(value, place)]
 
 
-def _messages(row: Mapping[str, Any], mapping: RowMapping) -> list[texts.Message]:
-    value, response = (texts.chat_of(first(row, paths)) for paths in (mapping.messages, mapping.response))
+def _listed(value: Any, place: Place) -> list[Any]:
+    images = media.listed(value)
+    if images and isinstance(value, list | tuple) and len(images) < len(cast("Sequence[Any]", value)):
+        at = cast("Sequence[Any]", value).index(None)
+        said = f"{place}: entry {at} of its list of images is null. Give an image in its place, or leave it out."
+        raise RowProblem(place, "null among the images", said)
+    return images
+
+
+def _messages(row: SetRow) -> list[texts.Message]:
+    value, response = texts.chat_of(row.messages), texts.chat_of(row.response)
     if texts.is_chat(value):
         chat = texts.messages(value)
     elif response is not None:
-        chat = [texts.Message("user", str(first(row, mapping.question)))]
+        chat = [texts.Message("user", str(row.question))]
     else:
-        raise ValueError(f"it has no messages in {', '.join([*mapping.messages, *mapping.response]) or 'any column'}")
+        raise ValueError("it has neither messages nor a response")
     if response is not None:
         chat += texts.messages(response) if texts.is_chat(response) else [texts.Message("assistant", str(response))]
-    system = first(row, mapping.system)
-    return [texts.Message("system", str(system)), *chat] if system else chat  # LLaMA-Factory writes "" for none
+    # LLaMA-Factory writes "" for none
+    return [texts.Message("system", str(row.system)), *chat] if row.system else chat
 
 
 _SPEAKER = re.compile(r"^(user|tool|assistant)\n", re.MULTILINE)
@@ -193,11 +194,11 @@ def _decoded(text: str) -> list[str]:
     return [*parts, text[at:]]
 
 
-def _split(message: texts.Message, mapping: RowMapping) -> Iterator[texts.Message]:
+def _split(message: texts.Message, row: SetRow) -> Iterator[texts.Message]:
     """An assistant's text that holds observations, inside a tag or as decoded turns, as turns of both sides. Thinking
     goes on after an observation, so nothing of the text is lost."""
-    tag = mapping.inline
-    if message.role != "assistant" or (tag is None and not mapping.decoded):
+    tag = row.inline
+    if message.role != "assistant" or (tag is None and not row.decoded):
         yield message
         return
     marks = (f"<{tag}>", f"</{tag}>")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from vtcli.data.importers.mapping import json_value
 from vtcli.data.importers.problems import Place, RowProblem, columns_of
+from vtcli.data.sets.fields import json_value
 from vtcli.errors import InputError
 
 ZSTD = 93

@@ -37,12 +37,6 @@ class Finder:
 
     roots: tuple[Path, ...]
     prefix: str = ""
-    file: str = ""  # the path of an image that a column names by a number or an id
-
-    def named(self, value: Any) -> Any:
-        """The path of an id; any other value as it is. Raises ``ValueError`` or ``LookupError`` for an id that does not
-        fit."""
-        return self.file.format(value) if self.file and isinstance(value, int | str) else value
 
     def path(self, text: str, what: str, place: Place) -> Path:
         """The file that a row names.
@@ -72,7 +66,7 @@ class Finder:
                 place,
                 f"{what} outside of its folder",
                 f"{place}: the {what} {shown} lies outside of {', '.join(map(str, self.roots))}. Name its folder, "
-                "that of a link's target too, mapping.root, or how paths begin on their author's disk, mapping.prefix.",
+                "that of a link's target too, reading.root, or how paths begin on their author's disk, reading.prefix.",
             )
         if other := next((path for path in tried if path.exists()), None):
             said = f"{place}: the {what} {other} is no file: it is a folder, a pipe or a device. Name the file itself."
@@ -80,17 +74,14 @@ class Finder:
         raise RowProblem(
             place,
             f"no such {what}",
-            f"{place}: the {what} {tried[0]} cannot be read (No such file). Say where it is: mapping.root, and "
-            "mapping.prefix for what paths begin with on their author's disk.",
+            f"{place}: the {what} {tried[0]} cannot be read (No such file). Say where it is: reading.root, and "
+            "reading.prefix for what paths begin with on their author's disk.",
         )
 
     def contained(self, value: Any) -> Iterator[Path]:
         """The paths of existing files that a value names, of any shape; for the identity of an artifact."""
         for entry in listed(value):
-            try:
-                inner: Any = self.named(entry)
-            except (ValueError, LookupError):
-                continue
+            inner: Any = entry
             while isinstance(inner, Mapping):
                 inner = _inner(cast("Mapping[str, Any]", inner))
             if isinstance(inner, str) and inner and _base64(inner) is None:
@@ -123,12 +114,6 @@ def read_file(value: Any, what: str, finder: Finder, place: Place) -> tuple[byte
     Raises:
         RowProblem: a URL, a missing file, or a value of no known shape.
     """
-    try:
-        value = finder.named(value)
-    except (ValueError, LookupError) as error:
-        raise RowProblem(
-            place, f"{what} of an unknown shape", f"{place}: {what} {value!r} does not fit mapping.file ({error})."
-        ) from error
     if isinstance(value, Mapping):
         inner = _inner(cast("Mapping[str, Any]", value))
         if inner is not None:
@@ -156,7 +141,7 @@ def _of_text(text: str, what: str, finder: Finder, place: Place) -> tuple[bytes,
             place,
             f"{what} is a URL",
             f"{place}: its {what} is the URL {text[:100]}. Nothing is downloaded here: fetch the files first, and give "
-            "their paths (mapping.root, mapping.prefix).",
+            "their paths (reading.root, reading.prefix).",
         )
     if (data := _base64(text)) is not None:
         return data, None

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from vtcli.data.importers.mapping import literal, look, parsed
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.sets.fields import literal, look, parsed
 from vtcli.signals.scorers.letters import MAX_OPTIONS, letter, lettered
 
 _LINE = re.compile(r"^\s*+\(?[A-Z]\s*+[).:]\s*+\S")
@@ -144,7 +144,7 @@ def of_row(
     elif right and by_index and by_index != right and (rows := indices()):
         said = (
             f"{place}: its answer {answer!r} is the option {right} as a text and {by_index} as an index, and {rows} "
-            "rows of the set fit as indices alone. Say it with mapping.answer_is: index, text or letter."
+            "rows of the set fit as indices alone. Say it with reading.answer_is: index, text or letter."
         )
         raise RowProblem(place, "an answer that may be an index", said)
     if answer_is not in ("index", "letter") and bare.count(text := answer.strip()) > 1:
@@ -153,7 +153,7 @@ def of_row(
     if right and not bare[ord(right) - 65] and any(bare):
         raise RowProblem(place, "an empty option", f"{place}: its options are {given}, and the answer is an empty one.")
     if not right:
-        hint = " An index, from 0 on, is mapping.answer_is: index." if by_index and answer_is is None else ""
+        hint = " An index, from 0 on, is reading.answer_is: index." if by_index and answer_is is None else ""
         said = f"{place}: its options are {given}; none is the answer {answer!r}.{hint}"
         raise RowProblem(place, "options without the answer", said)
     return listed(question, bare), right, [letter(k) for k in range(len(bare))]

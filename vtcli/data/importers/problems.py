@@ -14,7 +14,7 @@ from vtcli.foreign import print_line
 from vtcli.store import disk
 
 ENOUGH = 100
-"""Bad rows after which a run that takes none ends: it is most likely the mapping that is wrong."""
+"""Bad rows after which a run that takes none ends: most likely the row function or the columns are wrong."""
 
 SHOWN = 5
 """Bad rows that an error shows in full."""
@@ -95,7 +95,7 @@ class BadRows:
             shown = "\n".join(f"  {line['message']}" for line in self._lines[:SHOWN])
             raise InputError(
                 f"{self._part}: {so_far}{len(self._lines)} rows cannot be used ({said(self._lines)}):\n{shown}\n"
-                f"Mend them or the mapping, or leave them out with {self._stage}.bad_rows=skip."
+                f"Mend them, the columns or the row function, or leave them out with {self._stage}.bad_rows=skip."
             )
 
     def take_over(self, lists: Sequence[Path]) -> None:

@@ -11,9 +11,10 @@ ToolsRL trains on DocVQA, SealVQA, VisualProbe, ChartQA and ArxivQA (4.1), which
         name: docvqa
         turn: true
 
-docs/data.md says which columns a row has and how a preset or a mapping names others. Documents (``turn: true``) are
-rotated and flipped as in C.1; rows with boxes are zoom targets, and an empty list says that there is nothing to search;
-rows with neither have no tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with ChartQA).
+docs/data.md says which columns a row has, and how ``row`` and ``columns`` read the rows of other sets. Documents
+(``turn: true``) are rotated and flipped as in C.1; rows with boxes are zoom targets, and an empty list says that there
+is nothing to search; rows with neither have no tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does
+with ChartQA).
 """
 
 from __future__ import annotations
@@ -35,19 +36,21 @@ import numpy as np
 from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
-from vtcli.data.importers import applied, boxes, dialogues, hub, media, options, row_images, sources, texts
-from vtcli.data.importers.mapping import (
-    RowMapping,
+from vtcli.data.importers import boxes, dialogues, hub, media, options, row_images, sources, texts
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.reading import (
+    Reading,
     chosen_rows,
-    every,
-    first,
-    parsed,
-    read_mapping,
-    said_true,
+    read_columns,
+    read_reading,
+    refuse_mapping,
     shared_rows,
 )
-from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import Header, KeepImages
+from vtcli.data.sets.fields import Record, first, is_true, parsed
+from vtcli.data.sets.own import GUESSED, Columns, named
+from vtcli.data.sets.row import RowFunction, SetRow, UnusableRow, changed, is_number
+from vtcli.data.sets.table import LISTS, row_function
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json, Sample
@@ -61,10 +64,6 @@ NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "va
 
 EXPECTED = "Every row needs question, answer and an image or a video."
 
-NUMERIC = ("numerical", "regression", "number", "vsi_numerical")
-"""Types of problems by which SpaceR and VSI-Bench name a number, and PyVision-RL's data_source."""
-
-
 NO_FORM = "no tool-supervised form"
 WITHOUT_FORM = (
     "So it has no tool-supervised form: leave such rows out of that form alone with synth.bad_rows=skip, or give the "
@@ -72,32 +71,74 @@ WITHOUT_FORM = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The rows of one split, and how they are read."""
+    """The rows of one split, and how they are read: by the function of a set, by columns, or by both."""
 
     source: sources.Source
-    mapping: RowMapping
     finder: media.Finder
+    function: RowFunction | None
+    columns: Columns
+    reading: Reading
+    strict: bool  # columns are guessed by their names, and one that looks like a slip is refused
+
+    def row(self, record: Record, place: Place) -> SetRow:
+        """A record in the words of docs/data.md. Raises ``RowProblem`` for one that the set's function cannot use."""
+        try:
+            values = {**named(record, self.columns), **self.reading.conventions}
+            return changed(self.function(record), values) if self.function else SetRow(**values)
+        except UnusableRow as problem:
+            raise RowProblem(place, problem.reason, f"{place}{problem.text}") from problem
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RowProblem(
+                place,
+                "a row that its function cannot read",
+                f"{place}: its function raises {type(error).__name__} ({error}). It has {_column_names(record)}.",
+            ) from error
+
+    def texts(self) -> Iterator[SetRow | None]:
+        """All rows in order without the bytes that a file holds itself; None for those that cannot be read so."""
+        for number, record in enumerate(self.source.texts(self._names())):
+            try:
+                yield self.row(record, Place(self.source.name, number))
+            except RowProblem:
+                yield None
+
+    def _names(self) -> list[str]:
+        """The columns that are read: all of them where a function reads them."""
+        if self.function is not None or any("*" in path for paths in self.columns.values() for path in paths):
+            return self.source.columns()
+        return list(dict.fromkeys(path.split(".", 1)[0] for paths in self.columns.values() for path in paths))
+
+    def used(self) -> set[str]:
+        """The columns that are read by name, as far as they have no pattern."""
+        paths = [path for paths in (*self.columns.values(), self.reading.split) for path in paths]
+        return {path.split(".", 1)[0] for path in paths} | set(paths)
 
 
 def survey(
     split: str,
     *,
     path: str,
+    row: Any = None,
+    columns: Mapping[str, Any] | None = None,
+    reading: Mapping[str, Any] | None = None,
     preset: str | None = None,
     mapping: Mapping[str, Any] | None = None,
     **_: object,
 ) -> Survey:
-    """Counts the rows of a split, and lists the columns that ``generate`` does not read.
+    """Counts the rows of a split, and lists the columns that ``generate`` does not read where no function reads them.
 
     Raises ``InputError`` for a missing or damaged file, and for a column whose name looks like a slip.
     """
-    rows = open_rows(path, split, preset, mapping)
-    columns, used = rows.source.columns(), rows.mapping.used()
-    if rows.mapping.strict:
-        _refuse_slips(columns, rows.source.name, rows.mapping)
-    unread = tuple(name for name in columns if name not in used and not any("*" in path for path in used))
+    if preset is not None or mapping is not None:
+        refuse_mapping(preset, mapping)
+    rows = open_rows(path, split, row, columns, reading)
+    names, used = rows.source.columns(), rows.used()
+    if rows.strict:
+        _refuse_slips(names, rows.source.name, used)
+    by_name = rows.function is None and not any("*" in path for path in used)
+    unread = tuple(name for name in names if name not in used) if by_name else ()
     known = rows.source.rows if rows.source.rows < hub.ENDLESS // 2 else None  # the rest of a stream has no end either
     return Survey(rows.source.name, known, unread)
 
@@ -109,6 +150,9 @@ def generate(
     *,
     path: str,
     name: str,
+    row: Any = None,
+    columns: Mapping[str, Any] | None = None,
+    reading: Mapping[str, Any] | None = None,
     preset: str | None = None,
     mapping: Mapping[str, Any] | None = None,
     turn: bool = False,
@@ -118,60 +162,60 @@ def generate(
     keep_images: KeepImages = "png",
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
-    ``preset`` names one of ``presets/`` or a YAML file, and ``mapping`` has keys of ``mapping.RowMapping`` over it.
-    Unless ``keep_images`` is png, images of rows that are not turned come as ``Item.encoded``.
+    ``row`` is a public set of ``sets.table``, or a function from a record to a ``SetRow``; ``columns`` names columns,
+    and ``reading`` has keys of ``Reading`` and of ``CONVENTIONS``. ``preset`` and ``mapping`` are refused with their
+    present spelling. Unless ``keep_images`` is png, images of rows that are not turned come as ``Item.encoded``.
 
     Raises ``RowProblem`` for a row that cannot be used in this form, and ``InputError`` for a missing or damaged file
     and too few rows.
     """
-    rows = open_rows(path, split, preset, mapping)
+    if preset is not None or mapping is not None:
+        refuse_mapping(preset, mapping)
+    rows = open_rows(path, split, row, columns, reading)
     if item >= rows.source.rows:
         raise InputError(
             f"{rows.source.name} has {rows.source.rows} rows, and row {item} is asked for. Lower the number of items "
             "of this split, or give null for all rows."
         )
-    row, place, columns = dialogues.attached(rows.source.read(item)), rows.source.place(item), rows.mapping
-    if columns.strict:
-        _refuse_slips(row, str(place), columns)
-    if columns.split and first(row, columns.split) is None:
-        raise place_problem(place, "no split", f" has no split in {', '.join(columns.split)}.")
-    _require_filled(row, columns, place)
-    if split.startswith("demo-") and (columns.messages or columns.response):
-        dialogue = dialogues.read(row, columns, rows.finder, place, keep=keep_images)
+    record, place = dialogues.attached(rows.source.read(item)), rows.source.place(item)
+    if rows.strict:
+        _refuse_slips(record, str(place), rows.used())
+    if rows.reading.split and first(record, *rows.reading.split) is None:
+        raise place_problem(place, "no split", f" has no split in {', '.join(rows.reading.split)}.")
+    found = rows.row(record, place)
+    if split.startswith("demo-") and found.trajectory:
+        dialogue = dialogues.read(found, rows.finder, place, keep=keep_images)
         return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
-    question, shown = _question(row, columns, place)
-    answers = _answers(row, columns, place)
-    convention = functools.partial(_convention, rows.source, preset, json.dumps(mapping or {}, sort_keys=True))
-    question, truth = _truth(row, columns, question, answers, place, convention)
+    question, shown = _question(found, record, place)
+    answers = _answers(found, record, place)
+    question, truth = _truth(found, question, answers, place, functools.partial(_index_alone, rows))
     words = Words(name, item_id(name, split, item), question, str(truth.pop("letter", answers[0])))
     _check_text(question, answers, place)
     _require_own_answer(words, truth, place)
-    clip, given = first(row, columns.video), dialogues.every_image(row, columns, place) or list(shown.own)
-    if columns.medium:
-        clip, given = _medium(row, columns, clip, given, place)
-    if columns.messages or columns.response:  # of a trajectory only the question's images
+    clip, given = _medium(found, dialogues.every_image(found, place) or list(shown.own), place)
+    if found.trajectory:  # only the question's images
         given = given[: texts.count(shown.text) or len(given)]
-    elif 0 < texts.count(shown.text) < len(given) == _markers_of_chat(row, columns):
+    elif 0 < texts.count(shown.text) < len(given) == _markers_of_chat(found):
         given = given[: texts.count(shown.text)]  # the others are of later turns
     if clip is not None:
-        _check_video(turn, form, given or first(row, columns.boxes), place)
+        _check_video(turn, form, given or found.boxes, place)
         return _filmed(words, truth, clip, rows.finder, place)
-    _check_markers(given, shown, columns, place)
+    _check_markers(given, shown, found, place)
     pixels, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
     pictures = (NO_PIXELS,) if encoded else tuple(pixels)
-    ours = "boxes" in truth  # of a row that vtcli wrote: of the first picture, upright
-    found = truth.pop("boxes") if ours else parsed(first(row, columns.boxes))
     height, width = (encoded[0].height, encoded[0].width) if encoded else pictures[0].shape[:2]
-    turns: tuple[str, ...] = ()
-    if found and not ours:
-        boxes.require_first_image(found, columns, len(given), place)
-        turns = boxes.exif_turns(row, columns, Header.of(given[0], rows.finder, place), place)
-    targets = applied.targets(found, row, columns, (width, height), place, turns)
+    if ours := "boxes" in truth:  # of a row that vtcli wrote: of the first picture, upright
+        found = changed(found, {"boxes": truth.pop("boxes"), "box_moves": ()})
+    regions, turns = parsed(found.boxes), ()
+    if regions and not ours:
+        boxes.require_first_image(regions, found, len(given), place)
+        turns = boxes.exif_turns(found, Header.of(given[0], rows.finder, place), place)
+    targets = boxes.targets(regions, found, (width, height), place, turns)
     if form == "tool" and (len(given) > 1 or not (turn or targets)):
         lacks = "several images" if len(given) > 1 else "neither boxes nor turn: true"
         raise place_problem(place, NO_FORM, f" has {lacks}. {WITHOUT_FORM}")
     if not turn:
-        said = targets or found == []  # an empty list says that there is nothing to find
+        said = targets or regions == []  # an empty list says that there is nothing to find
         asked = _searched(words, truth | ({"boxes": targets} if said else {}), pictures, targets)
         return replace(asked, encoded=encoded)
     rng = stream(seed, "rotflip", split, item, purpose=2)
@@ -185,8 +229,9 @@ def reads(
     items: int,
     *,
     path: str,
-    preset: str | None = None,
-    mapping: Mapping[str, Any] | None = None,
+    row: Any = None,
+    columns: Mapping[str, Any] | None = None,
+    reading: Mapping[str, Any] | None = None,
     **_: Any,
 ) -> Iterator[Path]:
     """The files of rows, and the images and videos beside them that the first ``items`` rows name. What cannot be read
@@ -195,14 +240,13 @@ def reads(
     yield from found or hub.saved_files(sources.located(path, split))
     if all(file.is_file() for file in found):
         try:
-            rows = open_rows(path, split, preset, mapping)
+            rows = open_rows(path, split, row, columns, reading)
         except InputError:
             return
-        columns = [*rows.mapping.images, *rows.mapping.video]
-        names = list(dict.fromkeys(column.split(".", 1)[0] for column in columns))
-        for row in itertools.islice(rows.source.texts(names), items):
-            for value in every(row, columns):
-                yield from rows.finder.contained(value)
+        for each in itertools.islice(rows.texts(), items):
+            if each is not None:
+                for value in [*media.listed(each.images), *([each.video] if each.video is not None else [])]:
+                    yield from rows.finder.contained(value)
 
 
 def place_problem(place: Place, reason: str, text: str) -> RowProblem:
@@ -210,115 +254,130 @@ def place_problem(place: Place, reason: str, text: str) -> RowProblem:
     return RowProblem(place, reason, f"{place}{text}")
 
 
-def open_rows(path: str, split: str, preset: str | None, own: Mapping[str, Any] | None) -> Rows:
+def check_spelling(row: Any, columns: Mapping[str, Any] | None, reading: Mapping[str, Any] | None) -> None:
+    """Raises ``ConfigError`` for a set, a column or a key of ``reading`` that there is not."""
+    row_function(row)
+    read_columns(_text(columns))
+    read_reading(_text(reading))
+
+
+def open_rows(
+    path: str,
+    split: str,
+    row: Any = None,
+    columns: Mapping[str, Any] | None = None,
+    reading: Mapping[str, Any] | None = None,
+) -> Rows:
     """The rows of a split. Raises ``InputError`` for a missing or damaged file."""
-    mapping = read_mapping(preset, own)
-    if mapping.shares and "{split}" in path:
-        raise ConfigError(f"mapping.split has shares, and {path} has a file for each split: give one of both")
-    source = sources.open_source(path, split, mapping.rows, mapping.parts)
-    if mapping.take is not None or mapping.split or mapping.shares:
-        source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), sources.rows_split(split))
+    how = read_reading(_text(reading))
+    if how.shares and "{split}" in path:
+        raise ConfigError(f"reading.split has shares, and {path} has a file for each split: give one of both")
+    listed = how.rows or (LISTS.get(row) if isinstance(row, str) else None)
+    source = sources.open_source(path, split, listed, how.parts)
     base = Path(sources.located(path, split)).parent
-    return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix, mapping.file))
+    return _rows(source, base, row_function(row), _text(columns), _text(reading), sources.rows_split(split))
 
 
-@functools.lru_cache(maxsize=16)
-def _chosen(source: sources.Source, preset: str | None, own: str, split: str) -> sources.Source:
-    """The rows of a split, kept with the source itself, which is another object once its file has changed."""
-    mapping = read_mapping(preset, json.loads(own))
-    if (mapping.split or mapping.shares) and source.rows >= hub.ENDLESS:
-        raise ConfigError("mapping.split: a stream has no end, so its splits are not looked for. Give mapping.take.")
-    if mapping.shares:
-        return sources.SourceSubset(source, shared_rows(mapping, split, _pictures(source, mapping)))
-    names = [path.split(".", 1)[0] for path in mapping.split] + list(mapping.split)
-    column = (first(row, mapping.split) for row in source.texts(names)) if mapping.split else None
-    numbers = chosen_rows(mapping, split, source.rows, column)
-    return source if numbers is None else sources.SourceSubset(source, numbers)
+def _text(values: Mapping[str, Any] | None) -> str:
+    return json.dumps(dict(values or {}), sort_keys=True)
 
 
-def _pictures(source: sources.Source, mapping: RowMapping) -> list[str]:
+@functools.lru_cache(maxsize=32)
+def _rows(
+    source: sources.Source, base: Path, function: RowFunction | None, columns: str, reading: str, split: str
+) -> Rows:
+    """The rows of a split, kept with their source, which is another object once its file has changed."""
+    how, given = read_reading(reading), read_columns(columns)
+    for key in ("box_space", "call_space"):
+        if how.conventions.get(key) == "resized" and function is None and "box_size" not in given:
+            raise ConfigError(f"reading.{key} is resized: give columns.box_size, the column of [width, height]")
+    finder = media.Finder((base, *map(Path, how.root)), how.prefix)
+    rows = Rows(source, finder, function, given if function else {**GUESSED, **given}, how, not function and not given)
+    if how.take is None and not how.split and not how.shares:
+        return rows
+    if (how.split or how.shares) and source.rows >= hub.ENDLESS:
+        raise ConfigError("reading.split: a stream has no end, so its splits are not looked for. Give reading.take.")
+    if how.shares:
+        return replace(rows, source=sources.SourceSubset(source, shared_rows(how, split, _pictures(rows))))
+    names = [path.split(".", 1)[0] for path in how.split] + list(how.split)
+    column = (first(record, *how.split) for record in source.texts(names))
+    return replace(rows, source=sources.SourceSubset(source, chosen_rows(how, split, source.rows, column)))
+
+
+def _pictures(rows: Rows) -> list[str]:
     """The picture of each row, by its path; rows whose pictures have none have a key of their own."""
-    columns = [*mapping.images, *mapping.video]
-    names = list(dict.fromkeys(column.split(".", 1)[0] for column in columns))
     found: list[str] = []
-    for number, row in enumerate(source.texts(names)):
-        held = every(row, columns)
+    for number, row in enumerate(rows.texts()):
+        held = [*media.listed(row.images), *([row.video] if row.video is not None else [])] if row else []
         paths = held if all(isinstance(value, str) and len(value) < LONGEST_PATH for value in held) else []
         found.append(json.dumps(paths) if paths else f"row {number}")
-    return [*found, *(f"row {number}" for number in range(len(found), source.rows))]  # whose files hold the pictures
+    return [
+        *found,
+        *(f"row {number}" for number in range(len(found), rows.source.rows)),
+    ]  # whose files hold the pictures
 
 
 LONGEST_PATH = 1000
 """Characters; a longer text is the picture itself."""
 
 
-def _medium(
-    row: Mapping[str, Any], columns: RowMapping, clip: Any, given: list[Any], place: Place
-) -> tuple[Any, list[Any]]:
-    """The video or the images of a row, as ``mapping.medium`` says which of them its paths are. Where a row does not
-    say it, its columns do; a path in both is an image."""
-    if first(row, columns.medium) is None:
+def _medium(row: SetRow, given: list[Any], place: Place) -> tuple[Any, list[Any]]:
+    """The video or the images of a row. Where it does not say which of them it shows, its columns do; a path in both is
+    an image."""
+    clip = row.video
+    if row.medium is None:
         return (None if clip in given else clip), given
-    if not said_true(first(row, columns.medium), ("video",)):
+    if not is_true(row.medium, ("video",)):
         return None, given
     if clip is None:
         raise place_problem(
             place,
             "a video as frames",
             f" is about a video, of which it has {len(given)} frames and no file. They are no images of their own, and "
-            "their times are not known. Name the column of the video's file: mapping.video.",
+            "their times are not known. Name the column of the video's file: columns.video.",
         )
     return clip, []
 
 
-def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tuple[str, texts.Message]:
+def _question(row: SetRow, record: Record, place: Place) -> tuple[str, texts.Message]:
     """The question's text, and the message that it was asked in.
 
     The message's markers count, also where the text alone stands in a column of its own.
     """
-    value = texts.chat_of(first(row, columns.question))
-    if value is None:
-        raise place_problem(place, "no question", f" has no question. {EXPECTED} It has {_column_names(row)}.")
-    chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts.chat_of(value))]
+    value = texts.chat_of(row.question)
+    if value is None or value == "":
+        raise place_problem(place, "no question", f" has no question. {EXPECTED} It has {_column_names(record)}.")
+    chat = value if texts.is_chat(value) else texts.chat_of(row.chat)
     try:
         message = (
-            texts.asked(texts.from_picture(texts.messages(chats[0]))) if chats else texts.Message("user", str(value))
+            texts.asked(texts.from_picture(texts.messages(chat)))
+            if texts.is_chat(chat)
+            else texts.Message("user", str(value))
         )
     except ValueError as error:
         raise place_problem(place, "unreadable messages", f": {error}.") from error
     if not isinstance(value, str) and not texts.is_chat(value):
         given = json.dumps(value, default=str)[:100]
         raise place_problem(place, "the question is no text", f": its question is {given}; expected text.")
-    question = texts.plain(value if isinstance(value, str) else message.text, columns.strip)
+    question = texts.plain(value if isinstance(value, str) else message.text, row.strip)
     if not question:
         raise place_problem(place, "no question", f" has no question but its wrapping. {EXPECTED}")
     return question, message
 
 
-def _markers_of_chat(row: Mapping[str, Any], columns: RowMapping) -> int:
+def _markers_of_chat(row: SetRow) -> int:
     """The number of places for images in all messages of the chat that the question stands in; 0 without a chat."""
-    value = texts.chat_of(first(row, columns.question))
+    value = texts.chat_of(row.question)
     return sum(texts.count(message.text) for message in texts.messages(value)) if texts.is_chat(value) else 0
 
 
-def _column_names(row: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, row))[:100]
+def _column_names(record: Record) -> str:
+    return ", ".join(map(str, record))[:100]
 
 
-def _require_filled(row: Mapping[str, Any], columns: RowMapping, place: Place) -> None:
-    for column, marks in (columns.filled_from or {}).items():
-        if first(row, (column,)) and any(mark in str(every(row, columns.messages)) for mark in marks):
-            raise place_problem(
-                place,
-                "places to fill",
-                f": its messages have {' or '.join(marks)}, which its trainer fills in from {column}. Write the texts "
-                "in their places.",
-            )
-
-
-def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[str]:
+def _answers(row: SetRow, record: Record, place: Place) -> list[str]:
     """The reference answers, the best first."""
-    value = texts.chat_of(first(row, columns.answer))
+    value = texts.chat_of(row.answer)
     if texts.is_chat(value):
         try:
             value = texts.answered(texts.from_picture(texts.messages(value)))
@@ -326,7 +385,7 @@ def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[
             raise place_problem(place, "unreadable messages", f": {error}.") from error
     given: list[Any] = list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
     if not given or given[0] in (None, ""):
-        raise place_problem(place, "no answer", f" has no answer. {EXPECTED} It has {_column_names(row)}.")
+        raise place_problem(place, "no answer", f" has no answer. {EXPECTED} It has {_column_names(record)}.")
     for answer in given:
         endless = isinstance(answer, float | Decimal) and not math.isfinite(answer)
         if isinstance(answer, bool) or endless or not isinstance(answer, str | int | float | Decimal):
@@ -337,7 +396,7 @@ def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[
                 "the answer is no text",
                 f": its answer is {shown}; expected text or a number, or a list of them.{advice}",
             )
-    answers = [texts.unwrapped(str(answer)) if columns.unwrap else str(answer) for answer in given]
+    answers = [texts.unwrapped(str(answer)) if row.unwrap else str(answer) for answer in given]
     return list(dict.fromkeys(answers))
 
 
@@ -363,15 +422,15 @@ def _check_video(turn: bool, form: str, pictured: Any, place: Place) -> None:
         raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
 
 
-def _check_markers(given: Sequence[Any], shown: texts.Message, columns: RowMapping, place: Place) -> None:
+def _check_markers(given: Sequence[Any], shown: texts.Message, row: SetRow, place: Place) -> None:
     if not given:
         raise place_problem(place, "no image", f" has no image. {EXPECTED}")
     markers = texts.count(shown.text)
-    if markers and markers != len(given) and columns.markers == "exact":
+    if markers and markers != len(given) and row.markers == "exact":
         raise place_problem(
             place,
             "markers and images differ in number",
-            f" has {markers} <image> in its question and {len(given)} images (mapping.markers: any takes such rows).",
+            f" has {markers} <image> in its question and {len(given)} images (reading.markers: any takes such rows).",
         )
 
 
@@ -438,9 +497,9 @@ def _filmed(words: Words, truth: dict[str, Json], given: Any, finder: media.Find
     return Item(words.id, words.task, NO_PIXELS, words.question, "", words.answer, "", truth, (), clip)
 
 
-def _refuse_slips(columns: Iterable[str], where: str, mapping: RowMapping) -> None:
+def _refuse_slips(columns: Iterable[str], where: str, used: set[str]) -> None:
     """Raises ``InputError`` for an unknown column whose nearest known one is not there: ``questoin``, ``box``."""
-    given, known = set(columns), sorted(mapping.used())
+    given, known = set(columns), sorted(used)
     for name in sorted(given - set(known)):
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         if near and near[0] not in given:
@@ -451,35 +510,30 @@ def _refuse_slips(columns: Iterable[str], where: str, mapping: RowMapping) -> No
 
 
 def _truth(
-    row: Mapping[str, Any],
-    columns: RowMapping,
-    question: str,
-    answers: Sequence[str],
-    place: Place,
-    convention: Callable[[], int],
+    row: SetRow, question: str, answers: Sequence[str], place: Place, index_alone: Callable[[], int]
 ) -> tuple[str, dict[str, Json]]:
     """The question with its options, and what is known of the answer and of the way to it."""
-    known = parsed(first(row, columns.truth))
+    known = parsed(row.truth)
     if isinstance(known, dict) and str(cast("dict[str, Any]", known).get("rule")) in RULES:
         return question, dict(cast("dict[str, Json]", known))
     truth: dict[str, Json] = {"answers": list(answers)} if len(answers) > 1 else {}
-    if (source := first(row, columns.source)) is not None:
-        truth["source"] = str(source)
-    if (choices := parsed(first(row, columns.choices))) is not None:
+    if row.source is not None:
+        truth["source"] = str(row.source)
+    if (choices := parsed(row.choices)) is not None:
         given = [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
         if answers[0].strip() not in [text.strip() for text in given]:
             said = f": its choices are {choices}; expected a list with the answer {answers[0]!r}."
             raise place_problem(place, "choices without the answer", said)
         truth["choices"] = given
-    if (held := options.held(row, columns.options)) is not None:
-        question, letter, letters = options.of_row(held, question, answers[0], place, columns.answer_is, convention)
+    if row.options is not None:
+        question, letter, letters = options.of_row(row.options, question, answers[0], place, row.answer_is, index_alone)
         truth |= {"choices": letters, "letter": letter} if letters else {}
-    if _numeric(row, columns, place):
+    if _numeric(row.numeric, place):
         if (number := _finite(answers[0])) is None:
             said = f" is numeric, but its answer is {answers[0]!r}; expected a number such as 2.5."
             raise place_problem(place, "no number", said)
         truth["number"] = number
-    rule, given = first(row, columns.rule) or columns.constant_rule, first(row, columns.tolerance)
+    rule, given = row.rule or row.constant_rule, row.tolerance
     if rule is None and given is not None:
         raise place_problem(
             place, "a tolerance without a rule", f": its tolerance is {given!r}; give rule: numeric, too."
@@ -501,7 +555,7 @@ def _truth(
                 raise place_problem(place, "an unknown tolerance", said)
             truth["tolerance"] = tolerance
     truth["rule"] = rule or ("mra" if "number" in truth else "choices" if "choices" in truth else "judge")
-    truth |= _ways(row, columns, place)
+    truth |= _ways(row, place)
     return question, truth
 
 
@@ -510,12 +564,10 @@ ASKED_ROWS = 2000
 
 
 @functools.lru_cache(maxsize=16)
-def _convention(source: sources.Source, preset: str | None, own: str) -> int:
+def _index_alone(rows: Rows) -> int:
     """Number of rows, among the first ones of a set, whose answer is an option by its index alone."""
-    columns = read_mapping(preset, json.loads(own))
-    names = list(dict.fromkeys(path.split(".", 1)[0] for path in (*columns.options, *columns.answer)))
-    rows = itertools.islice(source.texts(names), ASKED_ROWS)
-    return sum(options.index_alone(options.held(row, columns.options), str(first(row, columns.answer))) for row in rows)
+    asked = [row for row in itertools.islice(rows.texts(), ASKED_ROWS) if row is not None]
+    return sum(options.index_alone(row.options, str(row.answer)) for row in asked)
 
 
 UNSCORED = ("judge", "choices", "formula", "values", "counts")
@@ -542,12 +594,10 @@ def _require_own_answer(words: Words, truth: Mapping[str, Json], place: Place) -
         )
 
 
-def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str, Json]:
+def _ways(row: SetRow, place: Place) -> dict[str, Json]:
     """Operations that the answer needs, and whether there is something to search."""
     found: dict[str, Json] = {}
-    required = parsed(first(row, columns.required))
-    if (names := applied.operations(row, columns)) is not None:
-        required = applied.undoing(names)
+    required, search = parsed(row.required), row.search
     if required is not None:
         given = list(cast("Sequence[Any]", required)) if isinstance(required, list | tuple) else [required]
         unknown = [name for name in given if not isinstance(name, str) or name not in REQUIRABLE]
@@ -559,7 +609,7 @@ def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str
                 f"{', '.join(sorted(REQUIRABLE))}, in the order in which they are needed.",
             )
         found["required"] = given
-    if (search := first(row, columns.search)) is not None:
+    if search is not None:
         search = {"true": True, "false": False}.get(search.lower(), search) if isinstance(search, str) else search
         if not isinstance(search, bool):
             raise place_problem(place, "search is no truth value", f": search is {search!r}; expected true or false.")
@@ -567,14 +617,14 @@ def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str
     return found
 
 
-def _numeric(row: Mapping[str, Any], columns: RowMapping, place: Place) -> bool:
-    """Returns True where near numbers count. Texts in columns of other names than ``numeric`` are types of problems."""
-    given = first(row, columns.numeric)
-    own = first(row, [path for path in columns.numeric if path == "numeric"])
-    unknown = isinstance(own, str) and own.strip().lower() not in ("true", "false", *NUMERIC)
-    if unknown or not isinstance(given, bool | str | None):
+def _numeric(given: Any, place: Place) -> bool:
+    """Returns True where near numbers count."""
+    number = is_number(given)
+    if (isinstance(given, str) and not number and given.strip().lower() != "false") or not isinstance(
+        given, bool | str | None
+    ):
         raise place_problem(place, "numeric is no truth value", f": numeric is {given!r}; expected true or false.")
-    return said_true(given, (*NUMERIC, *map(str.lower, columns.numeric_words)))
+    return number is True
 
 
 def _finite(value: Any) -> float | None:

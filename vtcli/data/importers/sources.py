@@ -116,7 +116,7 @@ def open_source(path: str, split: str, rows: str | None = None, parts: str = "al
         raise InputError(
             f"{path}: of its files {', '.join(lacks[:5])}{' …' if len(lacks) > 5 else ''} "
             f"{'is' if len(lacks) == 1 else 'are'} missing. Fetch what is missing, or read what there is with "
-            "mapping.parts: found."
+            "reading.parts: found."
         )
     opened = tuple(_opened(file, _mark(file), rows) for file in found)
     return opened[0] if len(opened) == 1 else _joined(path, opened)

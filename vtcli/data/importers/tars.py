@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vtcli.data.importers.mapping import json_value
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.sets.fields import json_value
 from vtcli.errors import InputError
 
 TEXT = ("txt", "cls", "text", "caption", "question", "answer")

@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from vtcli.data.importers.mapping import json_value
 from vtcli.data.importers.problems import Place, RowProblem, columns_of
 from vtcli.data.importers.unpacking import BLOCK_BYTES, unpack_gzip
+from vtcli.data.sets.fields import json_value
 from vtcli.errors import InputError
 
 Row = Mapping[str, Any]
@@ -133,7 +133,7 @@ class JsonRows(TextFile):
             if first == b"{" and _goes_on(plain) and (lists := _lists(plain)):
                 raise InputError(
                     f"{file} is one JSON object, and not one row a line. Say which of its lists holds the rows: "
-                    f"mapping.rows, one of {', '.join(lists)}."
+                    f"reading.rows, one of {', '.join(lists)}."
                 )
             self._starts, self._ends = _lines(plain)
 
@@ -344,5 +344,5 @@ def _list_of(file: Path, name: str, rows: str) -> int:
     found = _lists(file)
     if rows not in found:
         known = ", ".join(found) or "none, or it is cut off"
-        raise InputError(f"{name}: mapping.rows is {rows!r}; expected one of the lists of the object: {known}.")
+        raise InputError(f"{name}: reading.rows is {rows!r}; expected one of the lists of the object: {known}.")
     return found[rows]

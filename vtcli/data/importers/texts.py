@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from vtcli.data.importers.mapping import literal, parsed
+from vtcli.data.sets.fields import literal, parsed
 from vtcli.families.calls import parse_answer
 from vtcli.signals.scorers.texts import boxed
 

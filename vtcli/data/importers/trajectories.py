@@ -2,7 +2,7 @@
 
 CodeV's section 3 asks of models that others have trained whether their tools show what the question is about. What
 such a model did is read from files here; nothing is generated. Pictures that a file leaves out are cut again from the
-boxes of its calls (``mapping.crops: cut``).
+boxes of its calls (``crops: cut``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import numpy as np
 from vtcli.data.generators.item import Item
 from vtcli.data.importers import crops, dialogues, rows, texts
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
-from vtcli.data.importers.mapping import RowMapping, first, read_mapping
 from vtcli.data.importers.problems import BadRow, BadRows, Place, RowProblem
+from vtcli.data.sets.fields import Record, first
+from vtcli.data.sets.row import SetRow, changed
+from vtcli.data.sets.table import TRAJECTORIES
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.thoughts import outside
@@ -57,8 +59,9 @@ class QuestionSet:
     """The set that was asked, where the trajectories have no picture: its rows are found by the question's text."""
 
     path: str
-    preset: str | None = None
-    mapping: dict[str, Any] = field(default_factory=dict[str, Any])
+    row: Any = None
+    columns: dict[str, Any] = field(default_factory=dict[str, Any])
+    reading: dict[str, Any] = field(default_factory=dict[str, Any])
     column: str | None = None  # of the trajectories: the question as the set has it; None: the one that was asked
 
 
@@ -67,30 +70,32 @@ class ImportedRuns:
     """``eval.imported``: files with trajectories of others, in the shapes that docs/data.md lists."""
 
     path: str | None = None  # * stands for any text: several files are one
-    preset: str | None = None  # deepeyes_results, verl_rollouts, inspect, thyme_sft, sharegpt, openai, swift, …
-    mapping: dict[str, Any] = field(default_factory=dict[str, Any])
+    row: Any = None  # deepeyes_results, verl_rollouts, inspect, thyme_sft, sharegpt, openai, swift, …
+    columns: dict[str, Any] = field(default_factory=dict[str, Any])
+    reading: dict[str, Any] = field(default_factory=dict[str, Any])
     name: str = "imported"  # the task of rows that do not name their set
     questions: QuestionSet | None = None
 
     def require(self, policy: str) -> None:
-        """Raises ``ConfigError`` without a path, for a path under another policy, and for a mapping that reads no
-        trajectory."""
+        """Raises ``ConfigError`` without a path, for a path under another policy, and for a set without
+        trajectories."""
         if policy != "imported":
             if self.path is not None:
                 raise ConfigError(f"eval.imported.path is read with eval.policy=imported; got eval.policy={policy}")
             return
         if self.path is None:
             raise ConfigError("eval.policy=imported needs eval.imported.path: the files with trajectories")
-        mapping = read_mapping(self.preset, self.mapping)
-        if not (mapping.messages or mapping.response):
+        rows.check_spelling(self.row, self.columns, self.reading)
+        if isinstance(self.row, str) and not (
+            {"messages", "response"} & self.columns.keys() or self.row in TRAJECTORIES
+        ):
             raise ConfigError(
-                f"eval.imported.preset={self.preset} reads no trajectories: expected one with messages or a response, "
-                "say deepeyes_results, verl_rollouts, inspect, thyme_sft, sharegpt, openai or swift"
+                f"eval.imported.row={self.row} reads no trajectories: expected one of {', '.join(TRAJECTORIES)}"
             )
 
     @property
     def _set(self) -> dict[str, Any]:
-        return {"path": str(self.path), "preset": self.preset, "mapping": self.mapping, "name": self.name}
+        return {"path": str(self.path), **_how(self), "name": self.name}
 
     def files(self) -> dict[str, Path]:
         """The files that are read, images included, by names that do not say where they lie; none without a path."""
@@ -98,7 +103,7 @@ class ImportedRuns:
             return {}
         found = [*rows.reads(SPLIT, sys.maxsize, **self._set)]
         if (asked := self.questions) is not None:  # its pictures and answers are scored
-            found += rows.reads(SPLIT, sys.maxsize, path=asked.path, preset=asked.preset, mapping=asked.mapping)
+            found += rows.reads(SPLIT, sys.maxsize, path=asked.path, **_how(asked))
         return {f"imported/{number}/{path.name}": path for number, path in enumerate(dict.fromkeys(found))}
 
     def read(self, images: ImageStore, work: Path, bad_rows: Literal["error", "skip"]) -> dict[str, list[Trajectory]]:
@@ -107,9 +112,9 @@ class ImportedRuns:
         Raises:
             InputError: a missing or damaged file, or rows that cannot be used, where none is taken.
         """
-        opened = rows.open_rows(str(self.path), SPLIT, self.preset, self.mapping)
+        opened = rows.open_rows(str(self.path), SPLIT, **_how(self))
         bad = BadRows(f"eval.imported ({self.path})", bad_rows, work / "bad_rows.jsonl", "eval")
-        asked = _Index(self.questions, opened.mapping.strip) if self.questions else None
+        asked = _Index(self.questions) if self.questions else None
         found: dict[str, list[Trajectory]] = defaultdict(list)
         for number in range(opened.source.rows):
             try:
@@ -129,46 +134,53 @@ class ImportedRuns:
         }
 
     def _trajectory(self, number: int, opened: rows.Rows, images: ImageStore, asked: _Index | None) -> Trajectory:
-        mapping, place = opened.mapping, opened.source.place(number)
-        row = dialogues.attached(opened.source.read(number))
+        place = opened.source.place(number)
+        record = dialogues.attached(opened.source.read(number))
+        row = opened.row(record, place)
         if asked is None:
             item = _lettered(rows.generate(0, number, SPLIT, **self._set))
-            dialogue = dialogues.read(row, mapping, opened.finder, place, whole=False)
+            dialogue = dialogues.read(row, opened.finder, place, whole=False)
         else:  # the row has turns, the set pictures
-            item = asked.item(row, mapping, place, self.name)
-            dialogue = dialogues.read(row, replace(mapping, images=()), opened.finder, place, whole=False)
+            item = asked.item(record, row, place, self.name)
+            dialogue = dialogues.read(changed(row, {"images": ()}), opened.finder, place, whole=False)
             dialogue = replace(dialogue, images=(item.pixels, *item.more))
-        return _read(item, dialogue, mapping, images)
+        return _read(item, dialogue, row, images)
+
+
+def _how(asked: QuestionSet | ImportedRuns) -> dict[str, Any]:
+    return {"row": asked.row, "columns": asked.columns, "reading": asked.reading}
 
 
 class _Index:
     """The rows of the set that was asked, by the question's text."""
 
-    def __init__(self, asked: QuestionSet, strip: Sequence[str]) -> None:
-        self._set, self._strip = asked, strip
-        self._opened = rows.open_rows(asked.path, SPLIT, asked.preset, asked.mapping)
-        self._numbers: dict[str, list[int]] = defaultdict(list)
-        columns = [name.split(".", 1)[0] for name in self._opened.mapping.question]
-        for number, row in enumerate(self._opened.source.texts(list(dict.fromkeys(columns)))):
-            with suppress(ValueError):  # what cannot be read is no question that a trajectory answers
-                if (question := _question(row, self._opened.mapping, ())) is not None:
-                    self._numbers[_key(question, strip)].append(number)
+    def __init__(self, asked: QuestionSet) -> None:
+        self._set = asked
+        self._opened = rows.open_rows(asked.path, SPLIT, **_how(asked))
+        self._numbers: dict[tuple[str, ...], dict[str, list[int]]] = {}  # by what is left out of questions
 
-    def item(self, row: Mapping[str, Any], mapping: RowMapping, place: Place, name: str) -> Item:
+    def _by_text(self, strip: tuple[str, ...]) -> Mapping[str, Sequence[int]]:
+        if strip not in self._numbers:
+            found = self._numbers.setdefault(strip, defaultdict(list))
+            for number, row in enumerate(self._opened.texts()):
+                with suppress(ValueError):  # what cannot be read is no question that a trajectory answers
+                    if row is not None and (question := _question(row, ())) is not None:
+                        found[_key(question, strip)].append(number)
+        return self._numbers[strip]
+
+    def item(self, record: Record, row: SetRow, place: Place, name: str) -> Item:
         """The row of the set whose question this trajectory answers.
 
         Raises:
             RowProblem: none has this question, or several about different pictures, or it cannot be read.
         """
         try:
-            question, of = _question(row, mapping, ()), self._set
+            question, of = _question(row, ()), self._set
         except ValueError as error:
             raise RowProblem(place, "unreadable messages", f"{place}: {error}.") from error
-        looked_for = question if of.column is None else first(row, [of.column])
-        numbers = self._numbers.get(_key(str(looked_for or ""), self._strip), [])
-        items = (
-            rows.generate(0, n, SPLIT, name=name, path=of.path, preset=of.preset, mapping=of.mapping) for n in numbers
-        )
+        looked_for = question if of.column is None else first(record, of.column)
+        numbers = self._by_text(row.strip).get(_key(str(looked_for or ""), row.strip), [])
+        items = (rows.generate(0, n, SPLIT, name=name, path=of.path, **_how(of)) for n in numbers)
         found = next(items, None)
         if found is None or not all(np.array_equal(found.pixels, other.pixels) for other in items):
             reason = "several rows with its question" if numbers else "no row with its question"
@@ -176,10 +188,10 @@ class _Index:
                 place,
                 reason,
                 f"{place}: {len(numbers)} rows of eval.imported.questions ask {str(looked_for)[:80]!r}; expected one, "
-                "or several about one picture. mapping.strip leaves out what a prompt adds to a question.",
+                "or several about one picture. reading.strip leaves out what a prompt adds to a question.",
             )
-        answer = first(row, mapping.answer)
-        answer = found.answer if answer is None else texts.unwrapped(str(answer)) if mapping.unwrap else str(answer)
+        answer = row.answer
+        answer = found.answer if answer is None else texts.unwrapped(str(answer)) if row.unwrap else str(answer)
         return _lettered(replace(found, question=question or found.question, answer=answer))
 
 
@@ -187,11 +199,11 @@ def _key(question: str, strip: Sequence[str]) -> str:
     return " ".join(texts.plain(question, strip).split()).casefold()
 
 
-def _question(row: Mapping[str, Any], mapping: RowMapping, strip: Sequence[str]) -> str | None:
-    value = texts.chat_of(first(row, mapping.question))
+def _question(row: SetRow, strip: Sequence[str]) -> str | None:
+    value = texts.chat_of(row.question)
     if texts.is_chat(value):
         value = texts.asked(texts.messages(value)).text
-    return texts.plain(str(value), [*mapping.strip, *strip]) if value is not None else None
+    return texts.plain(str(value), [*row.strip, *strip]) if value is not None else None
 
 
 def _lettered(item: Item) -> Item:
@@ -202,10 +214,10 @@ def _lettered(item: Item) -> Item:
     return replace(item, truth={**item.truth, "rule": "choices", "choices": options})
 
 
-def _read(item: Item, dialogue: Dialogue, mapping: RowMapping, images: ImageStore) -> Trajectory:
+def _read(item: Item, dialogue: Dialogue, row: SetRow, images: ImageStore) -> Trajectory:
     """The trajectory of a row: calls are Hermes' ``<tool_call>`` or code in a tag, and every observation answers the
     turn before it."""
-    asked = len(dialogue.images) if mapping.crops == "cut" else dialogue.asked or 1
+    asked = len(dialogue.images) if row.crops == "cut" else dialogue.asked or 1
     shown: list[Pixels] = list(dialogue.images[:asked])
     left = list(dialogue.images[len(shown) :])
     refs = [images.add(pixels) for pixels in shown]
@@ -226,8 +238,8 @@ def _read(item: Item, dialogue: Dialogue, mapping: RowMapping, images: ImageStor
                 "an observation without a call",
                 f"{dialogue.place}: an observation follows a turn without <tool_call>, <code> or a block of Python.",
             )
-        if mapping.crops == "cut":
-            made = [] if _FAILED.search(text) else [cut for call in calls if (cut := _cut(call, shown, mapping))]
+        if row.crops == "cut":
+            made = [] if _FAILED.search(text) else [cut for call in calls if (cut := _cut(call, shown, row.box_space))]
         elif text.count(IMAGE) > len(left):
             raise RowProblem(
                 dialogue.place,
@@ -238,7 +250,7 @@ def _read(item: Item, dialogue: Dialogue, mapping: RowMapping, images: ImageStor
             made = [_placed(calls, shown, left.pop(0)) for _ in range(text.count(IMAGE))]
         new = [images.add(pixels, parent, _transform(refs, parent, box)) for pixels, parent, box in made]
         results = _results(calls, text, range(len(refs), len(refs) + len(new)))
-        body = text.replace(IMAGE, "") + IMAGE * len(new) if mapping.crops == "cut" else text
+        body = text.replace(IMAGE, "") + IMAGE * len(new) if row.crops == "cut" else text
         turns.append(EnvTurn(Observation(body, tuple(new), results), ()))
         shown += [pixels for pixels, _, _ in made]
         refs += new
@@ -305,8 +317,8 @@ def _placed(calls: Sequence[Call], before: Sequence[Pixels], picture: Pixels) ->
     return picture, None, None
 
 
-def _cut(call: Call, before: Sequence[Pixels], mapping: RowMapping) -> Made | None:
-    """The picture that a call asks for, in the mapping's unit (``box_space``); None for what is no crop. DeepEyes cuts
+def _cut(call: Call, before: Sequence[Pixels], space: str) -> Made | None:
+    """The picture that a call asks for, in the unit ``space`` (``box_space``); None for what is no crop. DeepEyes cuts
     from the question's image; ``image_idx`` and ``target_image`` (from 1) name another."""
     given: Mapping[str, Json] = call.arguments or {}
     if (box := crops.asked_box(given)) is None:
@@ -316,7 +328,7 @@ def _cut(call: Call, before: Sequence[Pixels], mapping: RowMapping) -> Made | No
     if not 0 <= index < len(before):
         return None
     pixels = before[index]
-    place = crops.within(box, pixels, mapping.box_space)
+    place = crops.within(box, pixels, space)
     if place is None:
         return None
     x1, y1, x2, y2 = place
