@@ -185,7 +185,7 @@ GOLDEN: dict[str, tuple[Callable[[Path], Any], type[VtcliError], str]] = {
         InputError,
         "answer-train: 1 rows cannot be used (1 × no image):\n"
         "  a.jsonl, row 3: there is no image cat.png.\n"
-        "Mend them, the columns or the row function, or leave them out with synth.bad_rows=skip.",
+        "Fix them, the columns or the row function, or leave them out with synth.bad_rows=skip.",
     ),
     "full disk": (
         full_disk,

@@ -122,7 +122,7 @@ def _is_turned(value: Any, row: SetRow, finder: media.Finder, place: Place) -> b
 
 
 def _frame(row: SetRow, place: Place) -> CallFrame | None:
-    """Returns the unit of the coordinates in calls where the row says it. With ``crops: cut`` it is that of
+    """Returns the unit of the coordinates in calls where the row has it. With ``crops: cut`` it is that of
     ``box_space``."""
     space = row.call_space or (row.box_space if row.crops == "cut" else None)
     if space is None:

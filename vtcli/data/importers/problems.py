@@ -95,7 +95,7 @@ class BadRows:
             shown = "\n".join(f"  {line['message']}" for line in self._lines[:SHOWN])
             raise InputError(
                 f"{self._part}: {so_far}{len(self._lines)} rows cannot be used ({said(self._lines)}):\n{shown}\n"
-                f"Mend them, the columns or the row function, or leave them out with {self._stage}.bad_rows=skip."
+                f"Fix them, the columns or the row function, or leave them out with {self._stage}.bad_rows=skip."
             )
 
     def take_over(self, lists: Sequence[Path]) -> None:

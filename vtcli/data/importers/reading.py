@@ -1,4 +1,4 @@
-"""How the files of a set are read: ``reading`` in a configuration, beside ``row`` and ``columns``."""
+"""Keys of ``reading`` in a configuration: how the files of a set are read, beside ``row`` and ``columns``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from vtcli.errors import ConfigError, InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Which rows of the files a split has, where their images lie, and conventions over those of the set's function."""
+class RowReading:
+    """Rows of the files that a split has, places of their images, and conventions over those of the set's function."""
 
     rows: str | None = None  # the list of rows in a file that is one JSON object: {"data": [...]}
     parts: Literal["all", "found"] = "all"  # found: files 00000-of-00003 may be missing
@@ -51,14 +51,14 @@ def read_columns(text: str) -> Columns:
 
 
 @functools.lru_cache(maxsize=32)
-def read_reading(text: str) -> Reading:
+def read_reading(text: str) -> RowReading:
     """The keys of ``reading`` as JSON text.
 
     Raises:
         ConfigError: an unknown key, or a value of another type.
     """
     given: dict[str, Any] = json.loads(text)
-    own = [each.name for each in fields(Reading) if each.name not in ("shares", "seed", "conventions")]
+    own = [each.name for each in fields(RowReading) if each.name not in ("shares", "seed", "conventions")]
     for name in given:
         if name not in own and name not in CONVENTIONS:
             raise ConfigError(f"reading: unknown key {name!r}.{nearest(name, [*own, *CONVENTIONS])}")
@@ -74,7 +74,7 @@ def read_reading(text: str) -> Reading:
             raise ConfigError(f"reading.strip: {pattern!r} is no regular expression")
     if (pattern := conventions.get("named")) and _groups(pattern) != 1:
         raise ConfigError(f"reading.named: {pattern!r}; expected a regular expression with one (group), the path")
-    found = convert({**values, "conventions": conventions}, Reading, "reading")
+    found = convert({**values, "conventions": conventions}, RowReading, "reading")
     for split, (begin, end) in (found.take or {}).items():
         if begin < 0 or (end is not None and end < begin):
             wrong = "begins before row 0" if begin < 0 else "has its end before its start"
@@ -85,7 +85,7 @@ def read_reading(text: str) -> Reading:
 
 
 def _groups(pattern: str) -> int | None:
-    """Number of groups of a regular expression; None for what is none."""
+    """Number of groups of a regular expression; None for any other text."""
     try:
         return re.compile(pattern).groups
     except re.error:
@@ -111,11 +111,11 @@ def _shares(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"shares": {name: float(share) for name, share in shares.items() if name != "train"}, "seed": seed}
 
 
-def shared_rows(reading: Reading, split: str, keys: Sequence[str]) -> list[int]:
+def shared_rows(reading: RowReading, split: str, keys: Sequence[str]) -> list[int]:
     """The numbers of the rows of a split that ``shares`` divides by chance. Rows of one key, such as their picture,
     stay together. Every split has a row, as far as there are keys.
 
-    >>> shared_rows(Reading(shares={"test": 0.25}), "test", ["a", "a", "b", "c"])
+    >>> shared_rows(RowReading(shares={"test": 0.25}), "test", ["a", "a", "b", "c"])
     [3]
 
     Raises:
@@ -138,7 +138,7 @@ def shared_rows(reading: Reading, split: str, keys: Sequence[str]) -> list[int]:
     return [number for number, key in enumerate(keys) if place.get(key, "train") == split]
 
 
-def chosen_rows(reading: Reading, split: str, rows: int, column: Iterator[Any]) -> Sequence[int]:
+def chosen_rows(reading: RowReading, split: str, rows: int, column: Iterator[Any]) -> Sequence[int]:
     """The numbers of the rows of a split by ``take``, or by the values of the column ``split``.
 
     Raises:
@@ -161,7 +161,7 @@ def refuse_mapping(preset: str | None, mapping: Mapping[str, Any] | None) -> NoR
     """Raises ``ConfigError`` with the present spelling of ``preset`` and ``mapping``, which are no keys any more."""
     given, words = dict(mapping or {}), [f"row: {preset}"] if preset else []
     columns = {key: given.pop(key) for key in list(given) if key in COLUMNS}
-    reading = {key: given.pop(key) for key in list(given) if key in CONVENTIONS or key in Reading.__slots__}
+    reading = {key: given.pop(key) for key in list(given) if key in CONVENTIONS or key in RowReading.__slots__}
     words += [f"columns: {json.dumps(columns)}"] if columns else []
     words += [f"reading: {json.dumps(reading)}"] if reading else []
     gone = f" A function of your own says {', '.join(given)} (docs/data.md)." if given else ""

@@ -11,9 +11,9 @@ ToolsRL trains on DocVQA, SealVQA, VisualProbe, ChartQA and ArxivQA (4.1), which
         name: docvqa
         turn: true
 
-docs/data.md says which columns a row has, and how ``row`` and ``columns`` read the rows of other sets. Documents
-(``turn: true``) are rotated and flipped as in C.1; rows with boxes are zoom targets, and an empty list says that there
-is nothing to search; rows with neither have no tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does
+docs/data.md has the columns of a row, and docs/sets.md how ``row`` and ``columns`` read other sets. Documents
+(``turn: true``) are rotated and flipped as in C.1; rows with boxes are zoom targets, and with an empty list there is
+nothing to search; rows with neither have no tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does
 with ChartQA).
 """
 
@@ -39,7 +39,7 @@ from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.importers import boxes, dialogues, hub, media, options, row_images, sources, texts
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.reading import (
-    Reading,
+    RowReading,
     chosen_rows,
     read_columns,
     read_reading,
@@ -79,11 +79,11 @@ class Rows:
     finder: media.Finder
     function: RowFunction | None
     columns: Columns
-    reading: Reading
-    strict: bool  # columns are guessed by their names, and one that looks like a slip is refused
+    reading: RowReading
+    strict: bool  # columns are guessed by their names, and a name that looks like a slip is refused
 
     def row(self, record: Record, place: Place) -> SetRow:
-        """A record in the words of docs/data.md. Raises ``RowProblem`` for one that the set's function cannot use."""
+        """A record in the words of docs/data.md. Raises ``RowProblem`` where the set's function cannot use it."""
         try:
             values = {**named(record, self.columns), **self.reading.conventions}
             return changed(self.function(record), values) if self.function else SetRow(**values)
@@ -97,7 +97,7 @@ class Rows:
             ) from error
 
     def texts(self) -> Iterator[SetRow | None]:
-        """All rows in order without the bytes that a file holds itself; None for those that cannot be read so."""
+        """All rows in order without the bytes that a file holds itself; None where a row cannot be read so."""
         for number, record in enumerate(self.source.texts(self._names())):
             try:
                 yield self.row(record, Place(self.source.name, number))
@@ -163,7 +163,7 @@ def generate(
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
     ``row`` is a public set of ``sets.table``, or a function from a record to a ``SetRow``; ``columns`` names columns,
-    and ``reading`` has keys of ``Reading`` and of ``CONVENTIONS``. ``preset`` and ``mapping`` are refused with their
+    and ``reading`` has keys of ``RowReading`` and of ``CONVENTIONS``. ``preset`` and ``mapping`` are refused with their
     present spelling. Unless ``keep_images`` is png, images of rows that are not turned come as ``Item.encoded``.
 
     Raises ``RowProblem`` for a row that cannot be used in this form, and ``InputError`` for a missing or damaged file

@@ -48,7 +48,7 @@ def _matching(record: Record, patterns: Sequence[str]) -> list[str]:
 
 
 def look(record: Any, path: str) -> Any:
-    """The value at a path; None where there is none.
+    """The value at a path; None without one.
 
     >>> look({"extra": '{"box": [1, 2]}', "0.jpg": b"x"}, "extra.box.1"), look({"0.jpg": b"x"}, "0.jpg")
     (2, b'x')

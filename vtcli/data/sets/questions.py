@@ -66,7 +66,7 @@ def thyme_rl(record: Record) -> SetRow:
 
 def pixel_reasoner(record: Record) -> SetRow:
     """TIGER-Lab/PixelReasoner-RL-Data ([C] prompts_dataset.py). Videos are lists of frames without times: such rows are
-    refused by name. ``reading.root`` says where images.zip was unpacked."""
+    refused by name. ``reading.root`` is the folder of images.zip."""
     return SetRow(
         **asked(record, "question"),
         answer=first(record, "answer"),
@@ -102,7 +102,7 @@ def pyvision_rl(record: Record, numeric: tuple[str, ...] = ()) -> SetRow:
         unwrap=True,
         images=every(record, "image_path", "mm_hint.hint_path"),
         video=first(record, "video_path", "mm_hint.hint_path"),
-        medium=first(record, "mm_hint.hint_type"),  # of prepared rows; raw ones say it by the column
+        medium=first(record, "mm_hint.hint_type"),  # of prepared rows; raw ones have a column for each
         source=source,
         numeric=is_number(source, (*NUMERIC, *map(str.lower, numeric))) if own is None else own,
     )
@@ -140,7 +140,7 @@ def _file(record: Record, column: str, path: str) -> list[Any]:
 
 
 def vtcli(record: Record) -> SetRow:
-    """What ``vtcli artifacts export --to hf`` writes: plain columns, and truth as JSON."""
+    """Rows of ``vtcli artifacts export --to hf``: plain columns, and truth as JSON."""
     return SetRow(
         **asked(record, "question"),
         answer=first(record, "answers", "answer"),

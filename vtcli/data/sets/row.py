@@ -1,4 +1,4 @@
-"""One row of a set in the words of docs/data.md: what a set's function returns."""
+"""One row of a set in the words of docs/data.md, as a set's function returns it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Space = Literal["pixels", "unit", "percent", "thousand", "resized"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetRow:
-    """Values as the row has them, and the conventions that they are in. None: the row does not say it."""
+    """Values as the row has them, and the conventions that they are in. None: the row does not have it."""
 
     question: Any = None  # text, or a list of messages, of which the user's last before an answer counts
     chat: Any = None  # messages in which the question stands too: their <image> count
@@ -43,14 +43,14 @@ class SetRow:
     constant_rule: str | None = None  # of rows that name none
     unwrap: bool = False  # the answer may stand inside <answer>…</answer> or \boxed{…}
     named: str = ""  # a regular expression; its group is the path by which the question names its image to code
-    strip: tuple[str, ...] = ()  # regular expressions of what is no part of the question: instructions, paths
+    strip: tuple[str, ...] = ()  # regular expressions of what the question does not need: instructions, paths
     markers: Literal["exact", "any"] = "exact"  # whether every image has its <image>, where a text has any
     box_order: Literal["xyxy", "xywh", "yxyx"] = "xyxy"
     box_space: Space = "pixels"
     box_size: Any = None  # [width, height] of the resized image, for box_space: resized
     box_moves: tuple[str, ...] = ()  # transforms of the image after its boxes were measured, such as rot90
     box_label: str | None = None  # of boxes without a label
-    boxes_of: Literal["first"] | None = None  # of rows with several images; None: each box says its "image"
+    boxes_of: Literal["first"] | None = None  # of rows with several images; None: each box has its "image"
     # Whether boxes are of the stored pixels or of the picture that its EXIF orientation turns upright; None: the row's
     # width and height tell.
     box_exif: Literal["stored", "upright"] | None = None
@@ -67,7 +67,7 @@ CONVENTIONS = (
     "answer_is", "constant_rule", "unwrap", "named", "strip", "markers", "box_order", "box_space", "box_label",
     "boxes_of", "box_exif", "inline", "decoded", "crops", "call_space", "prompt",
 )  # fmt: skip
-"""Fields that ``reading`` of a configuration may set over what a set's function says."""
+"""Fields that ``reading`` of a configuration may set over those of a set's function."""
 
 RowFunction = Callable[[Record], SetRow]
 
@@ -86,7 +86,7 @@ NUMERIC = ("numerical", "regression", "number", "vsi_numerical")
 
 
 def is_number(kind: Any, words: tuple[str, ...] = NUMERIC) -> Any:
-    """Whether a type of problem means a number; what is no text as it is."""
+    """True for a type of problem that means a number; any other value than text as it is."""
     return kind.strip().lower() in ("true", *words) if isinstance(kind, str) else kind
 
 

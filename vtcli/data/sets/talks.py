@@ -12,7 +12,7 @@ NO_PATHS = (
     r"(?:(?<!\s)\s++#*+\s*+|(?<![\s#])#++\s*+|(?<![\s#*]))\**+User Image Path:.*",
     r"(?:(?<!\s)\s++#*+\s*+|(?<![\s#])#++\s*+|(?<![\s#*]))\**+User Image Size:[^\n]*",
 )
-"""What Thyme's prompts say of the authors' disks."""
+"""Patterns of the authors' disks in Thyme's prompts."""
 
 
 def _talk(record: Record, *paths: str, **more: Any) -> SetRow:

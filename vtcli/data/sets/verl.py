@@ -47,7 +47,7 @@ TRANSFORM: Mapping[str, str] = {
 
 
 def codevision_rl(record: Record) -> SetRow:
-    """kkwok/CodeVision-RL: extra_info.transform is what was done to the image, and what undoes it is required ([C]
+    """kkwok/CodeVision-RL: extra_info.transform was done to the image, and its inverse is required ([C]
     agent_loop.py); None for items that need no tool ([P] 3.3.1). The box is of the upright image ([C] _best_crop_iou:
     it is compared with the crop's numbers, after the turn)."""
     done = _done(first(record, "extra_info.transform"))
@@ -95,8 +95,8 @@ def _done(given: Any) -> list[str]:
 
 
 def verl_rollouts(record: Record) -> SetRow:
-    """What verl dumps (trainer.rollout_data_dir, _dump_generations): input and output as decoded text, gts. There is no
-    picture in it: eval.imported.questions names the set that was asked, or images a column of one's own."""
+    """Dumps of verl (trainer.rollout_data_dir, _dump_generations): input and output as decoded text, gts. They hold no
+    picture: eval.imported.questions names the set that was asked, or images a column of one's own."""
     return SetRow(
         **asked(record, "input"),
         answer=first(record, "gts", "ground_truth"),
@@ -112,8 +112,8 @@ def verl_rollouts(record: Record) -> SetRow:
 
 
 def deepeyes_results(record: Record) -> SetRow:
-    """What DeepEyes' eval_vstar.py and eval_hrbench.py write (cc3ff4d): question, answer, pred_output, whose pictures
-    are blanked. ``reading.root`` says where V*'s images are. Lines of HR-Bench name no image: eval.imported.questions
+    """Results of DeepEyes' eval_vstar.py and eval_hrbench.py (cc3ff4d): question, answer, pred_output, whose pictures
+    are blanked. ``reading.root`` is the folder of V*'s images. Lines of HR-Bench name no image: eval.imported.questions
     is its TSV, with column: question."""
     return SetRow(
         **asked(record, "pred_output"),
