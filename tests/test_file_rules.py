@@ -50,7 +50,6 @@ def long(x):
     "tests/b/test_x.py": "",
     "tests/support/fakes.py": "",
     "tests/bench/bench_x.py": "import time\nfrom fakes import x\n",
-    "docs/decisions/plan.md": "no table\n",
     "docs/sandbox.md": "| codev | 1 | 2 [1, 3] |\n",
     "docs/reproduce.md": "| `MODEL` | a model |\n\n    make reproduce-gone WRONG=1\n",
     "docs/papers/codev.md": """
@@ -99,7 +98,6 @@ EXPECTED = (
     "docs/page.md:5: `vtcli eval benchmark=gone`: benchmark=gone: there is no benchmark",
     "README.md:7: `vtcli gone x`: vtcli has no such command",
     "README.md:2: there is no key rl.gone",
-    "docs/decisions/plan.md: the table lacks: ",
     "docs/sandbox.md: its first row of codev",
     "docs/reproduce.md:3: docs/reproduce.md explains no variable WRONG",
     "docs/reproduce.md:3: ",

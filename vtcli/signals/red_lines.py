@@ -1,6 +1,5 @@
 """CodeV's red lines (4.3): "invalid coordinates, repeated no-op crops, or avoidable sandbox errors", and "obvious
-misuse of tools (e.g., using image read/save as scratchpad)". The paper says no more: docs/decisions/signals-rewards.md.
-"""
+misuse of tools (e.g., using image read/save as scratchpad)". The paper names them only, so the rules are ours."""
 
 from __future__ import annotations
 
@@ -62,9 +61,13 @@ def red_lines(trajectory: Trajectory) -> list[list[str]]:
         for index in result.images:
             looks[index] = _look(images, index, looks)
         crossed = {
+            # a box without a pixel of the image; one that is only clamped is a crop that was meant
             "invalid_coordinates": _invalid(result, images),
+            # all crops are of the whole image, or repeat an earlier call
             "repeated_crop": _repeated([looks[index] for index in result.images], before, images),
+            # an unknown name, attribute, module or file, broken syntax, refused code, or an unreadable call
             "avoidable_error": _avoidable(result),
+            # the input shown unchanged; an image saved and none shown; an image read and nothing printed
             "scratch_pad": _scratch_pad(result, images),
         }
         found.append([name for name, value in crossed.items() if value])
