@@ -49,7 +49,7 @@ def loaded(folder: Path, mini: Miniature, **changes: object) -> list[Sample]:
 def test_a_set_as_the_hubs_own_command_lays_it_down_is_read(tmp_path: Path) -> None:
     """``hf download`` keeps the set's folders; of many, ``data`` is the one. An error has the command."""
     benchmark = shipped()["textvqa"]
-    with pytest.raises(InputError, match=rf"hf download lmms-lab/textvqa --repo-type dataset --local-dir {tmp_path}"):
+    with pytest.raises(InputError, match=rf"vtcli benchmarks get textvqa --into {tmp_path}"):
         list(load(tmp_path, "textvqa", benchmark, ImageStore(tmp_path / "store")))
     mini = next(m for m in MINIATURES if m.name == "textvqa" and m.path.endswith(".parquet"))
     mini.write(tmp_path / "textvqa" / "data")

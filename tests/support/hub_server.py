@@ -21,19 +21,21 @@ class Repo:
 
     files: dict[str, bytes] = field(default_factory=dict)
     licence: str | None = "mit"
+    gated: bool = False
     lies: set[str] = field(default_factory=set)
     private: bool | None = None
     commit: str = COMMIT
 
 
 class HubServer:
-    """``repos`` are by kind and name: ``datasets/OWNER/NAME``. ``cut`` is the number of responses that stop after half
-    of what is left, ``busy`` the number of files that are first answered by 429. ``sent`` counts bytes by file, and
-    ``ranges`` keeps what was asked for."""
+    """``repos`` are by kind and name: ``datasets/OWNER/NAME``. ``budget`` is how many bytes of files are sent before
+    every connection breaks (None: all), ``busy`` how many files are answered by 429 first. ``sent`` counts bytes by
+    file, and ``ranges`` keeps what was asked for."""
 
     def __init__(self, **repos: Repo) -> None:
         self.repos: dict[str, Repo] = dict(repos)
-        self.cut = self.busy = 0
+        self.budget: int | None = None
+        self.busy = 0
         self.sent, self.ranges = dict[str, int](), list[str | None]()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._http.daemon_threads = True
@@ -74,6 +76,13 @@ class HubServer:
         path = unquote(urlsplit(handler.path).path)
         if match := re.fullmatch(r"/api/(datasets|models)/([\w.-]+/[\w.-]+)(?:/revision/(\w+))?", path):
             return self._info(handler, f"{match[1]}/{match[2]}", match[3])
+        if match := re.fullmatch(r"/api/(datasets|models)/([\w.-]+/[\w.-]+)/tree/(\w+)", path):
+            repo = self.repos[f"{match[1]}/{match[2]}"]
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": _blob(data), "lfs": _large(data)}
+                for name, data in repo.files.items()
+            ]
+            return _json(handler, tree)
         if match := re.fullmatch(r"/(datasets/)?([\w.-]+/[\w.-]+)/resolve/(\w+)/(.+)", path):
             return self._file(handler, f"{match[1] or 'models/'}{match[2]}", match[4])
         return _json(handler, {"error": "not found"}, 404)
@@ -83,13 +92,10 @@ class HubServer:
         if repo is None or revision not in (None, "main", repo.commit):
             code = "RepoNotFound" if repo is None else "RevisionNotFound"
             return _json(handler, {"error": code}, 404, {"X-Error-Code": code})
+        if repo.gated:
+            return _json(handler, {"error": "gated"}, 403, {"X-Error-Code": "GatedRepo"})
         listed = [
-            {
-                "rfilename": path,
-                "size": len(data),
-                "blobId": hashlib.sha1(data).hexdigest(),
-                "lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130},
-            }
+            {"rfilename": path, "size": len(data), "blobId": _blob(data), "lfs": _large(data)}
             for path, data in repo.files.items()
         ]
         card = {"license": repo.licence} if repo.licence else {}
@@ -122,9 +128,9 @@ class HubServer:
             return None
         self.ranges.append(wanted)
         part = data[begin:]
-        if self.cut:
-            self.cut -= 1
-            part = part[: len(part) // 2]
+        if self.budget is not None:
+            part = part[: self.budget]
+            self.budget -= len(part)
             handler.close_connection = True
         self.sent[path] = self.sent.get(path, 0) + len(part)
         handler.wfile.write(part)
@@ -160,6 +166,16 @@ class HubServer:
                 },
             )
         return _json(handler, {"error": "not found"}, 404)
+
+
+def _blob(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def _large(data: bytes) -> dict[str, Any] | None:
+    """As the hub stores it: files of some size as large ones."""
+    sha = hashlib.sha256(data).hexdigest()
+    return {"sha256": sha, "oid": sha, "size": len(data), "pointerSize": 130} if len(data) > 20 else None
 
 
 def _json(handler: Any, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:

@@ -120,7 +120,7 @@ class Benchmark:
     cluster: str | None = None  # name in the truth: rows of one cluster are dependent
     generation: Generation = field(default_factory=Generation)
     source: str = ""
-    hub: str = ""  # OWNER/NAME of the set on the hub whose files a format reads as they are
+    hub: tuple[str, ...] = ()  # OWNER/NAME[@REVISION] of the sets on the hub whose files a format reads as they are
     licence: str = ""
     notes: str = ""
     published: tuple[PublishedRow, ...] = ()

@@ -53,11 +53,16 @@ def locate(folder: Path, name: str, benchmark: Benchmark) -> tuple[Format, list[
 
 
 def fetching(folder: Path, name: str, benchmark: Benchmark) -> str:
-    """A sentence with the command of huggingface_hub that fetches the set, where the hub has one; else nothing."""
-    if not benchmark.hub:
-        return ""
-    place = folder / (benchmark.folder or name)
-    return f" Fetch it: hf download {benchmark.hub} --repo-type dataset --local-dir {place}"
+    """A sentence with the command that fetches the set, where the hub has one; else nothing."""
+    return f" Fetch it: vtcli benchmarks get {name} --into {folder}" if benchmark.hub else ""
+
+
+def places(folder: Path, name: str, benchmark: Benchmark) -> list[tuple[str, Path]]:
+    """The sets of the hub that a benchmark consists of, each with the folder of its local copy; of several, a folder
+    each in the benchmark's."""
+    own = folder / (benchmark.folder or name)
+    alone = len(benchmark.hub) == 1
+    return [(hub, own if alone else own / hub.partition("@")[0].rpartition("/")[2]) for hub in benchmark.hub]
 
 
 def rows(path: Path) -> Iterator[Mapping[str, Any]]:

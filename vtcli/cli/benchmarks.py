@@ -1,4 +1,4 @@
-"""``vtcli benchmarks``: which benchmarks there are, what one consists of, and whether a local copy is complete."""
+"""``vtcli benchmarks``: which benchmarks there are, what one consists of, a local copy, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from vtcli.benchmarks.benchmark import Benchmark
     from vtcli.benchmarks.results import RunSetting
+    from vtcli.data.importers.hub_files import HubListing, HubSet
     from vtcli.scoring.stored import TrajectorySource
 
-app = typer.Typer(help="List benchmarks, check local copies, score stored answers.", no_args_is_help=True)
+app = typer.Typer(help="List and fetch benchmarks, check local copies, score answers.", no_args_is_help=True)
 
 Own = Annotated[Path | None, typer.Option("--config-dir", help="A folder of your own, with benchmark/NAME.yaml.")]
 
@@ -26,20 +27,22 @@ INCOMPLETE = 1
 SHOWN_PROBLEMS = 10
 
 
-def _values(own: Path | None) -> Mapping[str, Any]:
+def _values(own: Path | None, only: str = "") -> Mapping[str, Any]:
+    """The benchmarks of every file, or of the file ``only`` where there is one."""
     from vtcli.config import compose
 
     names = compose.options("benchmark", compose.own_folder(own))
+    names = [only] if only in names else names
     flags = ["--config-dir", str(own)] if own else []
     job = compose.load("eval", [*flags, f"benchmark=[{','.join(names)}]", "eval.model=none"])
     return job.values["benchmark"]
 
 
-def _benchmarks(own: Path | None) -> dict[str, Benchmark]:
+def _benchmarks(own: Path | None, only: str = "") -> dict[str, Benchmark]:
     from vtcli.benchmarks.benchmark import Benchmark
     from vtcli.config.binding import convert
 
-    return convert(_values(own), dict[str, Benchmark], "benchmark")
+    return convert(_values(own, only), dict[str, Benchmark], "benchmark")
 
 
 @app.command("ls", short_help="List every benchmark.", epilog="Example: vtcli benchmarks ls")
@@ -80,8 +83,6 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
     Exit code 1 if a copy that is there, or was named, is not complete.
     """
     from vtcli.benchmarks.benchmark import named
-    from vtcli.benchmarks.files import fetching
-    from vtcli.benchmarks.samples import check as checked
     from vtcli.errors import InputError
 
     if not folder.is_dir():
@@ -90,25 +91,122 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
         )
     known, wrong = _benchmarks(own), False
     for one in named(known, name or []):
-        found = checked(folder, one, known[one])
-        if not found.files:
-            wrong |= bool(name)
-            print_line(f"{one:<22} no copy here.{fetching(folder, one, known[one]) if name else ''}", sys.stdout)
-            continue
-        expected = "" if found.expected is None else f" of {found.expected}"
-        verdict = "complete" if found.complete else "NOT complete"
-        print_line(
-            f"{one:<22} {verdict}: {found.rows}{expected} rows, version {found.version} ({found.files[0].name})",
-            sys.stdout,
-        )
-        if found.sha256:
-            print_line(f"{'':<22}   no digest of this form is known; the copy's is sha256: {found.sha256}", sys.stdout)
-        for problem in found.problems[:SHOWN_PROBLEMS]:
-            print_line(f"{'':<22}   {problem}", sys.stdout)
-        if (more := len(found.problems) - SHOWN_PROBLEMS) > 0:
-            print_line(f"{'':<22}   and {more} more", sys.stdout)
-        wrong |= not found.complete
+        complete = _check_copy(folder, one, known[one], asked=bool(name))
+        wrong |= complete is False or (complete is None and bool(name))
     raise typer.Exit(INCOMPLETE if wrong else 0)
+
+
+def _check_copy(folder: Path, name: str, benchmark: Benchmark, *, asked: bool = True) -> bool | None:
+    """Checks a local copy and prints the verdict; None where there is no copy."""
+    from vtcli.benchmarks.files import fetching
+    from vtcli.benchmarks.samples import check as checked
+
+    found = checked(folder, name, benchmark)
+    if not found.files:
+        print_line(f"{name:<22} no copy here.{fetching(folder, name, benchmark) if asked else ''}", sys.stdout)
+        return None
+    expected = "" if found.expected is None else f" of {found.expected}"
+    verdict = "complete" if found.complete else "NOT complete"
+    print_line(
+        f"{name:<22} {verdict}: {found.rows}{expected} rows, version {found.version} ({found.files[0].name})",
+        sys.stdout,
+    )
+    if found.sha256:
+        print_line(f"{'':<22}   no digest of this form is known; the copy's is sha256: {found.sha256}", sys.stdout)
+    for problem in found.problems[:SHOWN_PROBLEMS]:
+        print_line(f"{'':<22}   {problem}", sys.stdout)
+    if (more := len(found.problems) - SHOWN_PROBLEMS) > 0:
+        print_line(f"{'':<22}   and {more} more", sys.stdout)
+    return found.complete
+
+
+@app.command(
+    "get",
+    short_help="Fetch benchmarks and public sets.",
+    epilog="Example: vtcli benchmarks get vstar --into /data/benchmarks",
+)
+def get(
+    name: list[str],
+    into: Annotated[Path, typer.Option(envvar="VTCLI_BENCHMARKS", help="The folder of local copies.")] = Path(
+        "benchmarks"
+    ),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the download.")] = False,
+    own: Own = None,
+) -> None:
+    """Fetch NAME… from the hub or a mirror (HF_ENDPOINT): benchmarks, and the public sets of data=NAME.
+
+    Licence, size and revision are shown first. A download that stopped goes on. Every file is compared with its digest.
+    """
+    from vtcli.benchmarks.files import places
+    from vtcli.config import compose
+    from vtcli.data.importers import hub_files
+    from vtcli.errors import InputError
+
+    data, wrong = compose.options("data", compose.own_folder(own)), False
+    for one in name:
+        known = {} if one in _fetched(own) else _benchmarks(own, one)
+        if one in known:
+            benchmark = known[one]
+            if not benchmark.hub:
+                raise InputError(
+                    f"{one} is on no hub in a form that vtcli reads: {benchmark.source}. Fetch it by hand."
+                )
+            forms = [(form.files, form.video is None) for form in benchmark.formats]
+            for hub, place in places(into, one, benchmark):
+                _fetch(one, hub_files.survey(hub, forms, place), benchmark.licence, place, yes)
+            wrong |= not _check_copy(into, one, benchmark)
+            print_line(f"{one:<22} vtcli eval benchmark={one} eval.benchmarks_in={into}", sys.stdout)
+            continue
+        sets = _sets(one, own) if one in data else {}
+        if not sets:
+            raise InputError(
+                f"{one} is no benchmark (`vtcli benchmarks ls`), and no data=NAME with a set on the hub; such are "
+                f"{', '.join(_fetched(own))}."
+            )
+        for task, found in sets.items():
+            place = into / one / task if len(sets) > 1 else into / one
+            listing = hub_files.survey(found.name, [(found.files, True)], place)
+            _fetch(one, listing, found.licence, place, yes)
+            rows = hub_files.rows_of(listing, found, place)
+            print_line(f"{one:<22} vtcli synth data={one} data.tasks.{task}.generate.path='{rows}'", sys.stdout)
+    raise typer.Exit(INCOMPLETE if wrong else 0)
+
+
+def _sets(data: str, own: Path | None) -> dict[str, HubSet]:
+    """The sets of the hub that a file of conf/data names, by task."""
+    from vtcli.config import compose
+    from vtcli.config.binding import convert
+    from vtcli.data.importers.hub_files import HubSet
+
+    flags = ["--config-dir", str(own)] if own else []
+    values = compose.load("synth", [*flags, f"data={data}"]).values["data"]
+    return convert(values.get("hub") or {}, dict[str, HubSet], "data.hub")
+
+
+def _fetched(own: Path | None) -> list[str]:
+    """The files of conf/data with a set on the hub."""
+    from vtcli.config import compose
+
+    folders = [compose.folder(), *([found] if (found := compose.own_folder(own)) else [])]
+    files = [path for folder in folders for path in (folder / "data").glob("*.yaml")]
+    return sorted(path.stem for path in files if "\nhub:" in path.read_text())
+
+
+def _fetch(name: str, listing: HubListing, licence: str, place: Path, yes: bool) -> None:
+    """Shows what would be fetched, asks, and fetches it. Raises ``InputError`` for a no."""
+    from vtcli.data.importers import hub_files
+    from vtcli.errors import InputError
+
+    print_line(
+        f"{name}: {listing.name}, {len(listing.files)} files, {listing.size / 1e6:.1f} MB, to {place}\n"
+        f"licence: {licence}; on its card: {listing.licence}\n"
+        f"revision {listing.commit}, {'pinned' if listing.pinned else 'the newest: none is pinned'}"
+    )
+    if not (yes or (sys.stdin.isatty() and typer.confirm("Fetch it?", err=True))):
+        raise InputError(f"{name} was not fetched. --yes fetches it without asking.")
+    hub_files.fetch(listing, place)
+    if not listing.pinned:
+        print_line(f"to pin it, write {listing.name}@{listing.commit} under hub: in its file of conf/")
 
 
 @app.command(

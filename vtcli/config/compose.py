@@ -328,7 +328,7 @@ def located(job: Job, check: Callable[[], T]) -> T:
     try:
         return check()
     except KeyProblem as problem:
-        raise ConfigError(_with_origin(problem, job.origins)) from None
+        raise ConfigError(_with_origin(problem, job.origins) + _on_hub(problem.key, job)) from None
     except ConfigError as problem:  # of several keys: the message names them
         raise ConfigError("\n".join([str(problem), *_set_in(str(problem), job.origins)])) from None
 
@@ -589,6 +589,14 @@ def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
 def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:
     origin = origins.get(problem.key) or next((o for k, o in origins.items() if k.startswith(f"{problem.key}.")), None)
     return f"{problem}\n  set in {origin}" if origin else str(problem)
+
+
+def _on_hub(key: str, job: Job) -> str:
+    """The command that fetches the rows of a task without a path, where its file of conf/data names the set."""
+    task = re.fullmatch(r"data\.tasks\.(\w++)\.generate\.path", key)
+    if not task or task[1] not in (job.values["data"].get("hub") or {}):
+        return ""
+    return f"\n  fetch the set: vtcli benchmarks get {Path(job.origins[key].partition(':')[0]).stem}"
 
 
 def _set_in(message: str, origins: Mapping[str, str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from vtcli.config.bounds import among, at_least, shares, within
 from vtcli.data.generators.item import Generate
+from vtcli.data.importers.hub_files import HubSet
 from vtcli.data.importers.row_images import KeepImages
 from vtcli.data.inputs import files, survey
 from vtcli.data.teachers.scripted import Teacher
@@ -46,9 +47,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One file of conf/data."""
+    """One file of conf/data. ``hub`` has the public sets that tasks import, by task: `vtcli benchmarks get` fetches
+    them."""
 
     tasks: dict[str, Task]
+    hub: dict[str, HubSet] = field(default_factory=dict[str, HubSet])
 
     def __post_init__(self) -> None:
         named: dict[tuple[str, str], str] = {}
