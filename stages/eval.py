@@ -45,8 +45,8 @@ from vtcli.rollout.workers import one_error
 from vtcli.runs.identity import Identity, listed
 from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
-from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
-from vtcli.session import agent
+from vtcli.schema import ImageRef, Sample, Scored, Stop, Trajectory
+from vtcli.session import agent, memory
 from vtcli.session.agent import Agent
 from vtcli.session.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.session.questions import DatasetQuestions
@@ -56,10 +56,8 @@ from vtcli.statistics.rows import make_row, summarise
 from vtcli.store import disk, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
-from vtcli.store.journal import Journal
-from vtcli.store.models import source_model
+from vtcli.store.models import ModelSource, source_model
 from vtcli.store.retention import link
-from vtcli.store.videos import portable
 
 Key = tuple[str, str]  # form and sample id
 
@@ -71,7 +69,6 @@ RUNTIME_KEYS = (
     *(*agent.runtime_keys("eval"), "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 TRAJECTORIES = "trajectories.jsonl"
-MEASURED = 256  # stored or imported trajectories at a time
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.agent.limits.max_tokens leaves room for an answer
 
 
@@ -109,6 +106,7 @@ class Config:
     concurrency: int = 64  # rollouts at a time; finished ones survive a kill
     seed: int = 0
     bad_rows: Literal["error", "skip"] = "error"
+    memory: Literal["on", "off"] = "on"  # off: nothing that was rolled out before is taken
     probe: CausalProbe | None = None  # conf/probe: continuations of some trajectories with another picture
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -198,16 +196,16 @@ def run(config: Config) -> Artifact:
             rules=own_rules(config.benchmark),
             offered=config.tools == "offered",
         )
+        session.remember(memory.folder_of(stage.store.root, stage.work, config.memory), _weights(config, stage, source))
         runs = None
         if config.policy == "imported":
             runs = _ImportedGroups.of(config.imported.read(images, stage.work, config.bad_rows), config.seed)
         samples = runs.samples if runs else _samples(config, data, images, session.worlds)
-        if parts:
-            _put_together(parts, stage, images)
+        merged = _put_together(parts, stage, images)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
         with EventLoop() as loop:
-            found, probe = loop.run(_Rollouts(config, stage, session, runs).collect(samples))
+            found, probe = loop.run(_Rollouts(config, stage, session, runs, merged).collect(samples))
         rolled = _Results(found, probe, images, family.chat.image_tokens if family else None)
         if config.shard:
             out = stage.work / "shard"
@@ -215,6 +213,15 @@ def run(config: Config) -> Artifact:
             folder.save_trajectories(out, found, images)
             return stage.commit(out, {"trajectories": len(found)})
         return _finish(config, stage, source.name if source else config.model, parents, rolled)
+
+
+def _weights(config: Config, stage: StageRun, source: ModelSource | None) -> list[Any]:
+    """Returns what tells the policy from any other."""
+    if config.policy == "model" and source is not None:
+        return source.content(stage.identity.files)
+    if config.policy == "endpoint":
+        return ["endpoint", config.model, memory.described(config.endpoint, leave_out=endpoints.WHERE)]
+    return [config.policy, *sorted(stage.identity.files.items())]
 
 
 def require_shards(shard: str | None, merge: int | None, policy: str) -> None:
@@ -259,9 +266,9 @@ def _shards(
     return [store.resolve(found[name].ref, "trajectories") for name in names]
 
 
-def _put_together(parts: Sequence[Artifact], stage: StageRun, images: ImageStore) -> None:
-    """Puts the trajectories of all shards and their images into the work folder. The merge then goes on as a run that
-    was interrupted after its last trajectory: rewards, tables and pages are made once, over everything.
+def _put_together(parts: Sequence[Artifact], stage: StageRun, images: ImageStore) -> dict[str, Scored]:
+    """Returns the trajectories of all shards by id, as these left them. Their images are linked into the work folder.
+    Rewards, tables and pages are made once, over everything.
 
     Raises:
         InputError: a shard was made from other files, or with other code from outside.
@@ -275,9 +282,7 @@ def _put_together(parts: Sequence[Artifact], stage: StageRun, images: ImageStore
     for each in parts:
         for source in sorted((each.path / "images").rglob("*.png")):
             link(source, images.root / source.relative_to(each.path / "images"))
-    with disk.checked(stage.work, "put the shards together in"):
-        whole = b"".join((each.path / TRAJECTORIES).read_bytes() for each in parts)
-    disk.write_atomic(stage.work / TRAJECTORIES, whole)
+    return {s.trajectory.id: s for each in parts for s in records.read(each.path / TRAJECTORIES, Scored)}
 
 
 def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
@@ -324,26 +329,27 @@ class _Rollouts:
     stage: StageRun
     session: Session
     imported: _ImportedGroups | None = None  # in place of rollouts
+    merged: Mapping[str, Scored] = field(default_factory=dict[str, Scored])  # of shards, as these left them
 
     async def collect(self, samples: Mapping[Key, Sample]) -> tuple[list[Scored], ProbeRun | None]:
         """Scored trajectories in the order of the questions, and the continuations of the probe.
 
-        Every trajectory is stored as soon as it is measured, and what an earlier attempt stored is not done again,
-        unless it broke; what its judge left without a verdict is measured again. Whole groups are rewarded at once.
+        The session remembers every trajectory as soon as it is measured, so that neither a resumed evaluation nor
+        another one with the same questions rolls it out again. Whole groups are rewarded at once.
         """
-        config, path = self.config, self.stage.work / TRAJECTORIES
+        config, found = self.config, dict(self.merged)
         asked = [(sample, config.drawing(sample.task)) for sample in samples.values()]
         groups = [GroupRequest(sample, drawn.count, config.seed, drawn.sampling) for sample, drawn in asked]
         made: Mapping[str, Trajectory] = {}
         if self.imported:
             groups, made = self.imported.groups, self.imported.trajectories
-        stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
-        journal, merged = Journal(path), config.merge is not None
+        requests = [request for group in groups for request in group.members]
+        known, stale = self.session.recall(request for request in requests if request.id not in found)
+        found |= known
+        there = {*found, *(request.id for request, _ in stale)}
+        stale += [(request, made[request.id]) for request in requests if request.id in made and request.id not in there]
+        left = [request for request in requests if request.id not in {*there, *made}]
         probing = config.probe is not None and not config.shard
-        found = {name: s for name, s in stored.items() if merged or s.trajectory.stop is not Stop.BROKEN}
-        unjudged = [s.trajectory for s in found.values() if s.signals.values.get("unjudged") and not merged]
-        unjudged += [trajectory for name, trajectory in made.items() if name not in found]
-        left = [r for group in groups for r in group.members if r.id not in found and r.id not in made]
         place_of = {r.id: place for place, group in enumerate(groups) for r in group.members}
         rewarded: dict[int, Sequence[Scored]] = {}  # by the group's place
 
@@ -356,56 +362,55 @@ class _Rollouts:
                 members = sorted(scored, key=lambda s: s.trajectory.id)
             rewarded[place] = members
 
-        def keep(trajectory: Trajectory, signals: Signals) -> bool:
-            """Stores a trajectory, and returns True where its group is whole."""
-            scored = portable(Scored(trajectory, signals, None))
-            journal.add(scored)
-            found[trajectory.id] = scored
-            return all(member.id in found for member in groups[place_of[trajectory.id]].members)
-
         async with self.session as session:
-            if unjudged or left or probing:
+            if stale or left or probing:
                 few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
                 await session.start(*([few] if left else []))
                 self.stage.tracker.tags(session.facts)
             if left:
                 price = config.endpoint.price if config.policy == "endpoint" else None
                 print_line(f"eval: {outlook(groups, len(left), config.agent.limits, price)}")
-            for begin in range(0, len(unjudged), MEASURED):
-                some = unjudged[begin : begin + MEASURED]
-                for trajectory, signals in zip(some, await session.measure(some), strict=True):
-                    keep(trajectory, signals)
+            async for scored in session.measure_again(stale):
+                found[scored.trajectory.id] = scored
             if left:
                 await self._open_policy(left)
                 asking = aclosing(self._ask("eval", left, list(found.values())))
                 async with one_error(), asyncio.TaskGroup() as tasks, asking as answers:
-                    async for trajectory, signals in answers:
-                        if keep(trajectory, signals):
-                            tasks.create_task(reward(place_of[trajectory.id]))
+                    async for scored in answers:
+                        found[scored.trajectory.id] = scored
+                        place = place_of[scored.trajectory.id]
+                        if all(member.id in found for member in groups[place].members):
+                            tasks.create_task(reward(place))
             await asyncio.gather(*(reward(place) for place in range(len(groups)) if place not in rewarded))
             members = [member for place in range(len(groups)) for member in rewarded[place]]
             _check(members, self.stage, session)
             return members, await self._continue(samples, members) if probing else None
 
     async def _continue(self, samples: Mapping[Key, Sample], found: Sequence[Scored]) -> ProbeRun:
-        """The continuations of the probe, stored and resumed as trajectories are."""
-        config, path, session = self.config, self.stage.work / "probe.jsonl", self.session
+        """The continuations of the probe, remembered as trajectories are."""
+        config, session = self.config, self.session
         assert config.probe is not None
         planner = ProbePlanner(
             config.probe, config.seed, session.images, samples, lambda task: config.drawing(task).sampling
         )
-        probe = ProbeRun(planner, found, path)
-        if left := await probe.requests():
+        probe = ProbeRun(planner, found)
+        requests = await probe.requests()
+        known, stale = session.recall(requests, answers_only=True)
+        for scored in known.values():
+            probe.keep(scored)
+        async for scored in session.measure_again(stale, answers_only=True):
+            probe.keep(scored)
+        if left := [request for request in requests if request.id not in probe.done]:
             conditions = ", ".join(probe.conditions)
             print_line(f"probe: {len(probe.sources)} trajectories × {conditions}: {len(left)} continuations")
             if session.policy is None:
                 await self._open_policy(())
             async with aclosing(self._ask("probe", left, answers_only=True)) as answers:
-                async for trajectory, signals in answers:
-                    probe.keep(trajectory, signals)
+                async for scored in answers:
+                    probe.keep(scored)
             whole = [row.trajectory for row in probe.rows]
             broken = [t for t in whole if t.stop is Stop.BROKEN]
-            session.check(len(broken) / len(whole), probe.unjudged, broken, f"eval, its probe ({path})")
+            session.check(len(broken) / len(whole), probe.unjudged, broken, f"eval, its probe ({self.stage.work})")
         return probe
 
     async def _open_policy(self, requests: Sequence[RolloutRequest]) -> None:
@@ -426,16 +431,16 @@ class _Rollouts:
         earlier: Sequence[Scored] = (),
         *,
         answers_only: bool = False,
-    ) -> AsyncGenerator[tuple[Trajectory, Signals]]:
+    ) -> AsyncGenerator[Scored]:
         """Answers of the session, with a bar for each task; ``earlier`` was finished before."""
         tasks = [scored.trajectory.sample.task for scored in earlier] + [request.sample.task for request in requests]
         asking = self.session.ask(requests, self.config.concurrency, answers_only=answers_only)
         with ScoreBars(title, Counter(tasks), self.stage.work) as bars:
             for scored in earlier:
                 bars.add(scored.trajectory.sample.task, score_so_far(scored.trajectory, scored.signals))
-            async for trajectory, signals in asking:
-                yield trajectory, signals
-                bars.advance(trajectory.sample.task, score_so_far(trajectory, signals))
+            async for scored in asking:
+                yield scored
+                bars.advance(scored.trajectory.sample.task, score_so_far(scored.trajectory, scored.signals))
 
 
 def outlook(groups: Sequence[GroupRequest], left: int, limits: Limits, price: Price | None = None) -> str:
@@ -556,7 +561,7 @@ def _print_again(config: Config, report: Artifact, parents: Mapping[str, Artifac
     judge, stored = answers_by(config.job) or results.ORACLE, folder.load_series(report.path)[-1].label
     label = config.label or stored
     if label != stored:
-        print_line(f"the page of {report.ref} keeps the label {stored}; reuse=false measures again")
+        print_line(f"the page of {report.ref} keeps the label {stored}; reuse=false makes it again")
     run, probed = side_by_side.BenchmarkRun(label, judge, found), folder.load_probe(report.path)
     measured = _benchmark_results(config, found, label, judge)
     extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)

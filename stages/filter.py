@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
+import asyncio
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,6 @@ from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.envs.card import read_card
-from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.filters import account, applying, pairs
 from vtcli.filters.applying import (
@@ -32,29 +29,26 @@ from vtcli.filters.applying import (
     Measure,
     Subset,
 )
-from vtcli.filters.facts import PassRate, PassRates, RowFacts, Rule, Samples, facts_of
+from vtcli.filters.facts import PassRate, PassRates, RowFacts, Rule, facts_of
 from vtcli.filters.hashing import HashMeter, StoredHashes
 from vtcli.filters.judge_meter import FACT, JudgeMeter, contested_of, rubrics_of
 from vtcli.filters.reading import TAUGHT_FILE, messages_of, samples_of, taught_of
 from vtcli.filters.references import ReferenceReader
-from vtcli.filters.rolling import PassRateMeter, Player, Rescoring, Rollouts, StoredRates
 from vtcli.foreign import print_lines
 from vtcli.judging import oracle
-from vtcli.judging.rubrics import load as load_rubric
 from vtcli.progress import RowBars
 from vtcli.report import accounts
 from vtcli.report.printing import print_all
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs.identity import outside_code, scoring_source, targets
 from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.schema import Sample
-from vtcli.session import agent
+from vtcli.session import agent, memory
 from vtcli.session.agent import Agent
 from vtcli.session.benchmark_questions import BenchmarkQuestions
+from vtcli.session.pass_rates import PassRateMeter, Rollouts
 from vtcli.session.session import Session, family_of
-from vtcli.signals import answer
 from vtcli.signals.measuring import OpenJudge
-from vtcli.store import codec, disk, parquet, shards, videos
+from vtcli.store import disk, parquet, shards, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore, as_given, encode_png
 from vtcli.store.models import ModelSource, source_model
@@ -73,9 +67,6 @@ RUNTIME_KEYS = (
     *(key.replace("judge", "filter.second_judge", 1) for key in judging.RUNTIME_KEYS),
 )
 """Keys that do not change which rows stay."""
-
-MEASUREMENT = ("prompt", "env", "images", "judge")
-"""Sections that a pass rate depends on, beside the policy, ``limits``, temperature, seed and the answer's signal."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +87,7 @@ class Config:
     shard: str | None = None
     merge: int | None = None
     rollouts: Rollouts = field(default_factory=Rollouts)
+    memory: Literal["on", "off"] = "on"  # off: no rollout that was made before is taken
     second_judge: OpenJudge | None = None  # conf/judge: rules of questions ask both (filters.judged)
     bad_rows: Literal["error", "skip"] = "error"
     seed: int = 0
@@ -180,7 +172,6 @@ def run(config: Config) -> Artifact:
         tables = _tables(config, data)
         rows = _rows(config, tables)
         rolling = _Rollouts(config, stage, data, source)
-        rolling.samples = samples_of(tables, rows)
         held = ReferenceReader(facts, against, config.against_splits, config.bad_rows)
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
@@ -257,46 +248,57 @@ class _Rollouts:
         sizing = family.sizing(config.agent.images) if family else as_given
         self.images = ImageStore(stage.work / "images", sizing)
         signals = [config.agent.signals["answer"]] if source else []
-        self.session = Session(config.agent, "filter", self.images, stage.store.root, family=family, signals=signals)
-        card, prompt = read_card(config.agent.env), config.agent.prompt
-        plain = Worlds(card, prompt, self.images, config.agent.sandbox, offered=False)
-        self.worlds = {True: self.session.worlds, False: plain}
+        open_session = partial(Session, config.agent, "filter", self.images, stage.store.root, family=family)
+        self.sessions = {offered: open_session(signals=signals, offered=offered) for offered in (True, False)}
+        kept = memory.folder_of(stage.store.root, stage.work, config.memory)
+        for session in self.sessions.values() if source else ():
+            session.remember(kept, source.content(stage.identity.files) if source else None)
         self.loop = EventLoop()
-        self.players: dict[bool, Player] = {}
         self.rates: dict[tuple[str, str], PassRate] = {}  # with tools, of the rows that were asked for last
-        self.samples: Samples = {}  # without images
         self._open = False
+        self._started = set[bool]()
 
     def __call__(self, rows: Sequence[RowFacts], decided: Decided, offered: bool = True) -> PassRates:
         """``offered=False``: of rollouts without tools."""
-        assert self.source is not None
         if not self._open:
             self.loop.__enter__()
             self._open = True
+        config, session = self.config, self.sessions[offered]
         sets = {name: self._samples(name) for name in {row.file for row in rows if row.form == "answer"}}
-        config = self.config
-        measurement = _measurement(config, self.stage, self.source, self.session.measure.rubrics, offered)
-        stored = StoredRates(self.stage.store.root / ".facts" / "pass_rate" / f"{measurement}.jsonl")
+        opening = asyncio.Lock()
 
         def load(row: RowFacts) -> Sample:
-            return self.worlds[offered].offer(sets[row.file].load(row.index))
+            return session.worlds.offer(sets[row.file].load(row.index))
 
-        start, retry = partial(self._start, offered), config.merge is None
+        async def start() -> None:
+            if offered not in self._started:
+                await session.start()
+                self._started.add(offered)
+                self.stage.tracker.tags(session.facts)
+
+        async def open_policy() -> None:
+            async with opening:
+                if session.policy is None:
+                    other = self.sessions[not offered]
+                    if other.policy is None:
+                        await compute(session.load)
+                    else:
+                        session.share(other)
+
         meter = PassRateMeter(
-            config.rollouts, config.agent.sampling, config.seed, stored, load, start, retry, self._rescoring()
+            config.rollouts,
+            config.agent.sampling,
+            config.seed,
+            session,
+            load,
+            start,
+            open_policy,
+            retry=config.merge is None,
         )
         rates = self.loop.run(meter(rows, decided))
-        self._check(rates, self.players.get(offered))
+        self._check(rates, meter)
         self.rates = rates if offered else self.rates
         return rates
-
-    def _rescoring(self) -> Rescoring | None:
-        """Returns None where another signal than ours decides whether an answer is right."""
-        signal, right = self.config.agent.signals["answer"], self.config.rollouts.right
-        if not _ours(self.config):
-            return None
-        rules = signal.keywords.get("rules") if isinstance(signal, partial) else None
-        return Rescoring(scoring_source(), right, rules, lambda row: self.samples[row.key])
 
     def judges(self, rules: Mapping[str, Rule]) -> JudgeMeter:
         """The judges that are asked about questions, with the images as the policy is given them."""
@@ -324,22 +326,7 @@ class _Rollouts:
         # ``sizes.images`` drops shapes that no model can be shown.
         return SamplesOfAnyShape(self.data, form, split, self.images, in_training(self.config.bad_rows))
 
-    async def _start(self, offered: bool) -> Player:
-        """A player of the model, which is loaded once, with or without tools."""
-        if offered not in self.players:
-            worlds, session = self.worlds[offered], self.session
-            if session.policy is None:
-                await session.start()
-                await compute(session.load)
-            if not offered:
-                await worlds.start()
-            facts = worlds.facts | session.measure.facts
-            self.stage.tracker.tags({key: str(value) for key, value in facts.items()})
-            stream = replace(session.stream(), open_env=worlds)
-            self.players[offered] = Player(stream, self.config.rollouts.right)
-        return self.players[offered]
-
-    def _check(self, rates: PassRates, player: Player | None) -> None:
+    def _check(self, rates: PassRates, meter: PassRateMeter) -> None:
         """Too many rollouts without a verdict end the run."""
         outcomes = [outcome for rate in rates.values() for outcome in rate.outcomes]
         if not outcomes:
@@ -347,51 +334,20 @@ class _Rollouts:
         broken = outcomes.count("broken")
         asked = [o for rate in rates.values() for o, judged in zip(rate.outcomes, rate.asked, strict=False) if judged]
         unjudged = asked.count("unjudged") / len(asked) if asked else None
-        where = f"filter ({self.data.ref})"
-        if player and player.roomless and player.rollouts == len(player.roomless):
-            self.session.refuse_no_room(player.roomless)
-        self.session.check(broken / len(outcomes), unjudged, player.broken if player else [], where)
+        if meter.roomless and meter.rollouts == len(meter.roomless):
+            meter.session.refuse_no_room(meter.roomless)
+        meter.session.check(broken / len(outcomes), unjudged, meter.broken, f"filter ({self.data.ref})")
 
     def close(self) -> None:
+        """Closes what was opened."""
         if not self._open:
             return
         try:
-            self.loop.run(self.session.close())
-            self.loop.run(self.worlds[False].close())
+            # The policy is closed by the session that loaded it.
+            for session in self.sessions.values():
+                self.loop.run(session.close())
         finally:
             self.loop.__exit__(None, None, None)
-
-
-def _ours(config: Config) -> bool:
-    """Returns True if our signal ``answer`` decides whether an answer is right."""
-    signal: Any = config.agent.signals["answer"]
-    named = config.rollouts.right in ("answer_correct", "answer_score")
-    return named and (signal.func if isinstance(signal, partial) else signal) is answer.measure
-
-
-def _measurement(config: Config, stage: StageRun, source: ModelSource, rubrics: Sequence[str], offered: bool) -> str:
-    """Returns a file's name made of everything that a pass rate depends on, except its question."""
-    job = codec.encode(config.job)
-    sections: dict[str, Any] = {key: job.get(key) for key in MEASUREMENT}
-    sections["answer"] = (job.get("signals") or {}).get("answer")
-    # Another address of the same judge measures the same, so stored rates stay valid.
-    for key in judging.RUNTIME_KEYS:
-        *path, name = key.split(".")
-        functools.reduce(lambda node, part: node.get(part) or {}, path, sections).pop(name, None)
-    limits = {key: value for key, value in codec.encode(config.agent.limits).items() if key != "timeout_s"}
-    own = [codec.encode(config.agent.sampling), config.rollouts.right, config.seed, config.agent.dtype, limits]
-    own += [] if offered else ["without tools"]
-    own += [] if _ours(config) else [scoring_source()]  # another signal may use ours; its answers are not rescored
-    texts = {rubric: codec.encode(load_rubric(rubric)) for rubric in rubrics}
-    value = [_weights(stage, source), outside_code(targets(sections)), sections, texts, own]
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _weights(stage: StageRun, source: ModelSource) -> list[str]:
-    """Returns the content digests of the weights."""
-    if source.artifact is not None:
-        return [source.artifact.digest, str(source.path.relative_to(source.artifact.path))]
-    return [f"{name} {stage.identity.files[name]}" for name in sorted(source.files)]
 
 
 def _finish(

@@ -22,7 +22,7 @@ TASKS = ("rotflip", "zoom", "read_value", "count")
 
 def run(home: Path, *arguments: str) -> tuple[float, float]:
     """CPU and wall seconds of one command."""
-    command = [sys.executable, "-m", "vtcli", *arguments, "+recipe=toolsrl", "scale=tiny", "tracker=none"]
+    command = [sys.executable, "-m", "vtcli", *arguments, "+recipe=toolsrl", "scale=tiny", "tracker=none", "memory=off"]
     start = time.monotonic()
     with (home.parent / "log").open("w") as log:
         process = subprocess.Popen([*command, f"home={home}"], stdout=log, stderr=log)

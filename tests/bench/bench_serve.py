@@ -263,7 +263,7 @@ def evaluated(home: Path, model: Path, folder: Path, name: str) -> tuple[Took, d
         "engine=timed",
     ]
     words += [f"name={name}", f"home={home}", "--config-dir", str(folder / "conf")]
-    vtcli("eval", *COMMON, *words, **{SPAN: str(span)})
+    vtcli("eval", *COMMON, *words, "memory=off", **{SPAN: str(span)})
     found = records.read(home / name / "v1" / "trajectories.jsonl", Scored)
     return Took(*json.loads(span.read_text())), {one.trajectory.sample.id: one.trajectory.answer or "" for one in found}
 

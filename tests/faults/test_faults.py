@@ -181,12 +181,12 @@ def test_rl_killed_by_the_kernel_goes_on(home: Path) -> None:
 
 
 def test_eval_killed_by_the_kernel_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [*EVAL, "eval.concurrency=1", "eval.max_samples=4"]
+    words = [*EVAL, "eval.concurrency=1", "eval.max_samples=4", "memory=off"]
     whole = Command(home, Case("eval", [*words, "reuse=false"], [ASKED]), monkeypatch)
     wanted = contents(whole.run().path)
     process = start(home, "eval", [*words, "name=killed"])
     deadline = time.monotonic() + 240
-    while not any(path.read_bytes().count(b"\n") > 1 for path in home.glob(".work/eval-*/trajectories.jsonl")):
+    while not any(path.read_bytes().count(b"\n") > 1 for path in home.glob(".work/eval-*/rollouts/*/*.jsonl")):
         assert process.poll() is None, process.communicate()[0][-4000:]
         assert time.monotonic() < deadline, "no rollout"
         time.sleep(0.005)

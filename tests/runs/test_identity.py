@@ -12,10 +12,11 @@ from cases import each_case
 
 from vtcli.errors import InputError
 from vtcli.runs import identity
-from vtcli.runs.identity import Identity, outside_code
+from vtcli.runs.identity import Identity
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.store import hashes
+from vtcli.store import hashes, sources
 from vtcli.store.artifacts import Artifact
+from vtcli.store.sources import outside_code
 
 NODE = {"_target_": "mine.rewards.total", "weight": 0.5}
 
@@ -176,7 +177,7 @@ def test_our_own_source_makes_another_artifact_but_loses_no_work(
 
 def test_a_long_prompt_of_a_plug_point_is_no_file() -> None:
     prompt = "You judge answers of a model. " + "Say what is right. " * 20  # longer than a name of a file may be
-    assert not list(identity.files_of({"reward": {"_target_": "my.reward", "prompt": prompt, "more": [prompt]}}))
+    assert not list(sources.files_of({"reward": {"_target_": "my.reward", "prompt": prompt, "more": [prompt]}}))
 
 
 def test_a_file_that_a_plug_points_value_names_counts(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_an_input_is_hashed_again_only_where_it_may_have_changed(
 
 def test_our_own_source_is_hashed_without_the_command_line(tmp_path: Path) -> None:
     identity.package_source.cache_clear()
-    assert len(identity.package_source()) == 64 and "cli" in identity.WITHOUT_EFFECT
+    assert len(identity.package_source()) == 64 and "cli" in sources.WITHOUT_EFFECT
     assert Identity("r", {}, {}, "1").fingerprint != Identity("r", {}, {}, "2").fingerprint
     assert Identity.read(Identity("r", {"a": "1"}, {"m": "2"}, "3").plain) == Identity("r", {"a": "1"}, {"m": "2"}, "3")
     assert Identity.read({}) == Identity("")

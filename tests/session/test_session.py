@@ -19,7 +19,7 @@ from vtcli.errors import EngineError
 from vtcli.families.table import open_family
 from vtcli.protocols import Request
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest
-from vtcli.schema import Completion, Signals, Trajectory
+from vtcli.schema import Completion, Scored, Trajectory
 from vtcli.session.agent import Agent
 from vtcli.session.session import Session
 
@@ -82,12 +82,12 @@ async def test_answers_come_as_each_is_measured(tmp_path: Path) -> None:
     asked = requests(4)
     async with asyncio.timeout(60), opened(tmp_path, policy) as session:
         await session.start()
-        found: list[tuple[Trajectory, Signals]] = []
+        found: list[Scored] = []
         async for each in session.ask(asked, concurrency=4):
             found.append(each)
             policy.gate.set()  # the others wait for the first to be seen
-    assert {trajectory.id for trajectory, _ in found} == {request.id for request in asked}
-    assert all(signals.values["length"] == trajectory.length for trajectory, signals in found)
+    assert {scored.trajectory.id for scored in found} == {request.id for request in asked}
+    assert all(scored.signals.values["length"] == scored.trajectory.length for scored in found)
     assert policy.closed and session.policy is None
 
 
@@ -96,8 +96,8 @@ async def test_an_error_comes_after_what_was_finished_and_ends_the_others(tmp_pa
     policy, found = GatedPolicy(fails=2), list[Trajectory]()
 
     async def collect(session: Session) -> None:
-        async for trajectory, _ in session.ask(requests(4), concurrency=4):
-            found.append(trajectory)
+        async for scored in session.ask(requests(4), concurrency=4):
+            found.append(scored.trajectory)
             policy.gate.set()
 
     async with asyncio.timeout(60), opened(tmp_path, policy) as session:

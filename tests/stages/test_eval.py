@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,16 @@ from stages import eval as stage
 from tests.support.agents import with_agent
 from vtcli.config import commandline
 from vtcli.data.generators import count, read_value, rotflip, zoom
+from vtcli.engines.scripted import OraclePolicy
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.judging.model import open_judge
+from vtcli.protocols import Request
 from vtcli.report import folder, side_by_side
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
-from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory, Verdict
+from vtcli.schema import Completion, Sample, Scored, Signals, Stop, Verdict
 from vtcli.session import session
+from vtcli.session.memory import Remembered
 from vtcli.signals import answer, boxes, evidence, orientation, primitives, usage
 from vtcli.signals import format as format_rule
 from vtcli.store import records
@@ -95,6 +97,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (draft.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
         draft.commit()
     return home
+
+
+KEPT = ".work/eval-*/rollouts/*/*.jsonl"
+"""With ``memory=off``: what attempts of one run remember."""
 
 
 def config(home: Path, name: str, **changes: Any) -> stage.Config:
@@ -193,13 +199,13 @@ def test_a_reward_that_asks_what_the_rows_do_not_say_ends_the_run_at_once(home: 
     def asks(signals_G: Sequence[Signals]) -> list[Verdict | None]:
         raise ConfigError("the truth does not say if there is something to search")
 
-    given = config(home, "asks", policy="oracle", concurrency=1, rewards={"tool": asks, "answer": asks})
-    before = set(home.glob(".work/eval-*/trajectories.jsonl"))
+    given = config(home, "asks", policy="oracle", concurrency=1, rewards={"tool": asks, "answer": asks}, memory="off")
+    before = set(home.glob(KEPT))
     with pytest.raises(ConfigError, match="something to search"):
         stage.run(given)
-    (log,) = set(home.glob(".work/eval-*/trajectories.jsonl")) - before
-    assert len(list(records.read(log, Scored))) == 1  # of 24 questions
-    shutil.rmtree(log.parent)  # other tests look for their own
+    (log,) = set(home.glob(KEPT)) - before
+    assert len(list(records.read(log, Remembered))) == 1  # of 24 questions
+    shutil.rmtree(log.parents[2])  # other tests look for their own
 
 
 def test_the_same_command_again_finds_its_report(home: Path) -> None:
@@ -214,7 +220,7 @@ def test_broken_rollouts_are_data(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(ImageStore, "add", add)  # what a tool made cannot be kept
-    asked: dict[str, Any] = {"policy": "oracle", "max_samples": 3}
+    asked: dict[str, Any] = {"policy": "oracle", "max_samples": 3, "memory": "off"}
     with pytest.raises(EngineError, match=r"agent\.max_broken=0%.*No space left"):
         stage.run(config(home, "broken", **asked, max_broken=0.0))
     assert not (home / "broken").exists()
@@ -277,14 +283,19 @@ def test_a_judge_that_goes_wrong_stops_the_eval_and_is_asked_again_when_it_is_me
 
     def judged(server: JudgeServer, name: str = "judged") -> Artifact:
         judge = partial(open_judge, url=server.url, model="m", parameters={})
-        changes = {"signals": {**SIGNALS, "evidence": evidence.measure}, "judge": judge, "max_samples": 4}
+        changes = {
+            "signals": {**SIGNALS, "evidence": evidence.measure},
+            "judge": judge,
+            "max_samples": 4,
+            "memory": "off",
+        }
         return stage.run(config(home, name, policy="oracle", forms=("answer",), **changes))
 
     told = r"eval .*: the judge m gave no verdict on \d+\.\d% .*Hard to say"
     with JudgeServer(confused) as server, pytest.raises(EngineError, match=told):
         judged(server)
-    (rolled,) = home.glob(".work/eval-*/trajectories.jsonl")
-    before = {s.trajectory.id: s for s in records.read(rolled, Scored)}
+    (rolled,) = home.glob(KEPT)
+    before = {s.trajectory.id: s for s in records.read(rolled, Remembered)}
     assert any(s.signals.values["unjudged"] for s in before.values())
     with JudgeServer(honest) as server:
         after = {s.trajectory.id: s for s in scored(judged(server))}
@@ -309,6 +320,7 @@ def contents(report: Artifact) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {"samples_per_question": 2, "temperature": 1.0, "max_samples": 5, "label": "policy"}
+    drawn["memory"] = "off"  # each shard rolls out by itself
     drawn["concurrency"] = 1  # what is computed beside a rollout moves the last bit of its log-probabilities
     monkeypatch.setattr(stage, "running", lambda: "vtcli eval eval.label=policy")
     whole = stage.run(config(home, "at-once", **drawn))
@@ -331,22 +343,27 @@ def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: 
         stage.run(config(home, "parts", shard="7/7", **drawn))
 
 
-def test_a_killed_shard_goes_on_and_broken_rollouts_are_not_asked_again_by_the_merge(home: Path) -> None:
-    whole = stage.run(config(home, "killed-at-once", policy="oracle"))
+def test_a_killed_shard_goes_on_and_broken_rollouts_are_not_asked_again_by_the_merge(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = {"policy": "oracle", "memory": "off"}
+    whole = stage.run(config(home, "killed-at-once", **fresh))
     with recorded(home) as recorder:
-        stage.run(config(home, "killed", policy="oracle", shard="1/2"))
-    recorder.first("trajectories.jsonl", lambda data: data.count(b"\n") == 7).restore()
-    asked: list[str] = []
+        stage.run(config(home, "killed", shard="1/2", **fresh))
+    recorder.first("rollouts/*/*.jsonl", lambda data: data.count(b"\n") == 7).restore()
+    asked = set[int]()
 
-    async def witness(trajectory: Trajectory) -> Mapping[str, Any]:
-        asked.append(trajectory.id)
-        return {}
+    class Witness(OraclePolicy):
+        async def complete(self, request: Request) -> Completion:
+            asked.add(request.rollout)
+            return await super().complete(request)
 
-    shard = config(home, "killed", policy="oracle", shard="1/2")
-    made = stage.run(replace(shard, agent=replace(shard.agent, signals=shard.agent.signals | {"witness": witness})))
+    monkeypatch.setattr(stage, "OraclePolicy", Witness)
+    made = stage.run(config(home, "killed", shard="1/2", **fresh))
     assert len(scored(made)) == 12 and len(asked) == 12 - 7
-    other = stage.run(config(home, "killed", policy="oracle", shard="2/2"))
-    merged = stage.run(config(home, "killed", policy="oracle", merge=2))
+    other = stage.run(config(home, "killed", shard="2/2", **fresh))
+    merged = stage.run(config(home, "killed", merge=2, **fresh))
+    assert len(asked) == 12 - 7 + 12
     assert contents(merged) == contents(whole)
     assert {s.trajectory.id for s in scored(made)}.isdisjoint(s.trajectory.id for s in scored(other))
 

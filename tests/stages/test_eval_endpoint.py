@@ -165,7 +165,7 @@ def test_a_budget_ends_the_command_and_what_was_answered_is_not_asked_again(
 ) -> None:
     right = dict.fromkeys(NAMES, world.turns(world.ANSWER))
     with world.server(right) as server:
-        spare = {"patience": world.QUICK, "budget": Budget(money=0.0016), "price": Price(1.0, 1.0)}
+        spare = {"patience": world.QUICK, "budget": Budget(money=0.0016), "price": Price(1.0, 1.0), "memory": "off"}
         with pytest.raises(BudgetSpentError, match=r"the budget is spent: \d+ tokens, 0\.00\d+ USD"):
             stage.run(config(home, server.url, concurrency=1, **spare))
         before = len(server.requests)

@@ -86,10 +86,11 @@ def test_the_prefix_is_exact_and_a_kill_loses_no_finished_continuation(tmp_path:
     with recorded(home) as recorder:
         whole, asked = evaluate(home, model)
     wanted = [drawn(row) for row in records.read(whole.path / "probe.jsonl", Continuation)]
-    recorder.first("probe.jsonl", lambda data: data.count(b"\n") == kept).restore()
-    (path,) = (home / ".work").glob("eval-*/probe.jsonl")
+    rolled = len(list(records.read(whole.path / "trajectories.jsonl", Scored)))
+    recorder.first(".rollouts/*/*.jsonl", lambda data: data.count(b"\n") == rolled + kept).restore()
+    (path,) = home.glob(".rollouts/*/*.jsonl")
     with path.open("a") as file:
-        file.write('{"schema_version": 1, "type": "Cont')  # a torn line
+        file.write('{"schema_version": 1, "type": "Remem')  # a torn line
     made, again = evaluate(home, model)
     rows = list(records.read(made.path / "probe.jsonl", Continuation))
     assert len(rows) == len({row.key for row in rows}) == 4 * 4 * 2

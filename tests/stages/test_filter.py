@@ -25,12 +25,12 @@ from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.config import compose
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.filters import contamination, duplicates, hashing, lengths, pass_rate, sizes, turns, verifiable
-from vtcli.filters.rolling import Rollouts
 from vtcli.judging import rubrics
 from vtcli.protocols import Sampling
 from vtcli.rollout.loop import Limits, RolloutRequest
-from vtcli.runs.identity import scoring_source
 from vtcli.schema import Sample, Scored, Stop, Trajectory
+from vtcli.session import memory
+from vtcli.session.pass_rates import Rollouts
 from vtcli.signals import answer
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -201,6 +201,7 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     made = stage.run(config(home, "mixed"))
     assert len(asked) == 4 * QUESTIONS
     facts = {line["id"]: line for line in lines(made.path / "facts" / "pass_rate.jsonl")}
+    asked.clear()
     clean = stage.run(config(home, "rows", rules=ROWS, model=None))  # eval refuses the image that is too narrow
     report = evaluation.run(
         evaluation.Config(
@@ -209,6 +210,7 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
             rewards={"answer": lambda signals: [None] * len(signals)}, tool_term=lambda signals: None,
         )
     )  # fmt: skip
+    assert not set(asked) & set(facts)  # the evaluation asks only what the filter did not
     right = dict.fromkeys(facts, 0)
     for scored in records.read(report.path / "trajectories.jsonl", Scored):
         if scored.trajectory.sample.id in right and scored.trajectory.stop is not Stop.BROKEN:
@@ -230,24 +232,30 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     assert again == {name: fact["outcomes"] for name, fact in facts.items()}
 
 
-def test_stored_answers_are_scored_by_todays_rules(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rollout is made anew; what a judge said, broken rollouts and missing answers stay."""
+def test_remembered_answers_are_scored_by_todays_rules(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes: dict[str, Any] = {
         "signals": {"answer": answer.measure},
         "rules": ROWS | {"band": pass_rate.band},
         "seed": 77,
     }
-    before = set((home / ".facts" / "pass_rate").glob("*.jsonl"))
-    stage.run(config(home, "scored", **changes))
-    (path,) = set((home / ".facts" / "pass_rate").glob("*.jsonl")) - before
-    stored = {"outcomes": ["wrong", "right", "wrong", "right"], "answers": ["3", "4", None, "4"]}
-    stored |= {"asked": [False, False, False, True], "scored": "earlier code"}
-    path.write_text("".join(json.dumps(line | {"value": line["value"] | stored}) + "\n" for line in lines(path)))
+
+    def outcomes(name: str) -> list[list[str]]:
+        made = stage.run(config(home, name, **changes))
+        return [line["outcomes"] for line in lines(made.path / "facts" / "pass_rate.jsonl")]
+
+    before = set(home.glob(".rollouts/*/*.jsonl"))
+    first = outcomes("scored")
+    (path,) = set(home.glob(".rollouts/*/*.jsonl")) - before
+    assert {outcome for row in first for outcome in row} == {"wrong"}
     asked = count_rollouts(monkeypatch)
-    made = stage.run(config(home, "again", **changes, max_broken=1.0))
-    found = [line["outcomes"] for line in lines(made.path / "facts" / "pass_rate.jsonl")]
-    assert asked == [] and found == [["right", "wrong", "wrong", "right"]] * QUESTIONS
-    assert {line["value"]["scored"] for line in lines(path)[-QUESTIONS:]} == {scoring_source()}
+    kept = lines(path)
+    for line in kept:
+        line["value"]["signals"]["values"]["answer_correct"] = 1.0
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    assert outcomes("trusted") == [["right"] * 4] * QUESTIONS
+    monkeypatch.setattr(memory, "scoring_source", lambda: "later code")
+    assert outcomes("again") == first and asked == []
+    assert outcomes("once") == first and len(list(home.glob(".rollouts/*/*.jsonl"))) == len(before) + 2
 
 
 async def by_tools(trajectory: Trajectory) -> Mapping[str, Any]:
@@ -358,18 +366,28 @@ def test_answers_that_rules_decide_do_not_hide_a_dead_judge(home: Path) -> None:
     assert not (home / "silent").exists()
 
 
-def test_another_text_of_a_rubric_measures_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def judged(trajectory: Trajectory, *, judge: Any, rubric: str = "deepeyes_answer") -> Mapping[str, Any]:
-        return await by_seed(trajectory)
+MEASURED: list[str] = []
 
+
+async def by_rubric(trajectory: Trajectory, *, judge: Any, rubric: str = "deepeyes_answer") -> Mapping[str, Any]:
+    MEASURED.append(trajectory.id)
+    return await by_seed(trajectory)
+
+
+def open_silent(**_: Any) -> SilentJudge:
+    return SilentJudge()
+
+
+def test_another_text_of_a_rubric_measures_the_same_rollouts_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = count_rollouts(monkeypatch)
-    changes: dict[str, Any] = {"signals": {"answer": judged}, "judge": lambda **_: SilentJudge(), "seed": 41}
+    MEASURED.clear()
+    changes: dict[str, Any] = {"signals": {"answer": by_rubric}, "judge": open_silent, "seed": 41}
     stage.run(config(home, "first", **changes))
     stage.run(config(home, "same", **changes))
-    assert len(asked) == 4 * QUESTIONS
-    monkeypatch.setattr(stage, "load_rubric", lambda name: dataclasses.replace(rubrics.load(name), system="Be kind."))
+    assert len(MEASURED) == len(asked) == 4 * QUESTIONS
+    monkeypatch.setattr(memory, "load_rubric", lambda name: dataclasses.replace(rubrics.load(name), system="Be kind."))
     stage.run(config(home, "other", **changes))
-    assert len(asked) == 8 * QUESTIONS
+    assert len(MEASURED) == 8 * QUESTIONS and len(asked) == 4 * QUESTIONS
 
 
 def test_rows_that_are_skipped_are_in_the_manifest(tmp_path: Path) -> None:

@@ -25,13 +25,13 @@ from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.filters import judged
 from vtcli.filters.facts import PassRate, RowFacts
 from vtcli.filters.judge_meter import JudgeMeter, contested_of, rubrics_of
-from vtcli.filters.rolling import Rollouts
 from vtcli.judging.endpoint import Patience
 from vtcli.judging.model import open_judge
 from vtcli.protocols import Request
 from vtcli.schema import Completion, Sample, Trajectory
 from vtcli.session import session
 from vtcli.session.agent import Agent
+from vtcli.session.pass_rates import Rollouts
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import encode_png

@@ -99,10 +99,10 @@ class Recorder:
                 self.moments.append(Moment(self.root, f"{change} {plain(path.relative_to(self.root))}", files))
 
     def first(self, name: str, holds: Callable[[bytes], bool]) -> Moment:
-        """The first moment at which a file called ``name`` has content for which ``holds`` is true."""
+        """The first moment at which a file that matches ``name`` has content for which ``holds`` is true."""
         for moment in self.moments:
             for path, file in moment.files.items():
-                if file is not None and Path(path).name == name and holds(file.content):
+                if file is not None and Path(path).match(name) and holds(file.content):
                     return moment
         raise AssertionError(f"no such moment of {name}")
 

@@ -87,14 +87,20 @@ def rm(
 def gc(
     home: Home = Path("artifacts"),
     work: Annotated[bool, typer.Option("--work", help="Also what interrupted runs would go on from.")] = False,
+    rollouts: Annotated[
+        float | None, typer.Option("--rollouts", min=0, metavar="DAYS", help="Also answers of agents unused so long.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
 ) -> None:
     """Remove what killed processes left behind: drafts of artifacts, locks, and with --work their unfinished work."""
-    from vtcli.store.removal import clear, leftovers
+    from vtcli.store.removal import DAY_S, clear, leftovers, remembered
 
-    everything = leftovers(store_in(home), work=True)
+    store = store_in(home)
+    everything = leftovers(store, work=True)
     unfinished = [leftover for leftover in everything if leftover.kind == "work" and not work]
     found = [leftover for leftover in everything if leftover not in unfinished]
+    found += [] if rollouts is None else remembered(store.root, rollouts * DAY_S)
+    kept = [leftover for leftover in remembered(store.root) if leftover not in found]
     if not dry_run:
         clear(found)
     for leftover in found:
@@ -108,6 +114,11 @@ def gc(
         print_line(
             f"vtcli: interrupted and failed runs left {len(unfinished)} folders of {size:.1f} MB, from which their "
             "commands would go on; --work removes them as well"
+        )
+    if kept:
+        print_line(
+            f"vtcli: the rollouts of {len(kept)} agents take {sum(each.size for each in kept) / 1e6:.1f} MB, and eval "
+            "and filter take them from there; --rollouts DAYS removes those that nobody has used for so long"
         )
 
 

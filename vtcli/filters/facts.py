@@ -48,7 +48,6 @@ class PassRate:
     outcomes: tuple[Outcome, ...]
     answers: tuple[str | None, ...] = ()  # what each rollout answered; None without an answer
     asked: tuple[bool, ...] = ()  # whether a judge was asked about it
-    scored: str = ""  # sha256 over the code that scored the answers
 
     @property
     def right(self) -> int:

@@ -14,8 +14,8 @@ Who is who, in the order in which a trajectory passes them:
 The room may import the store, ``geometry`` and ``protocols``. It must not know a signal, a reward or a stage.
 """
 
-RUNTIME_KEYS = tuple(
-    f"judge.{which}{key}" for which in ("", "answer.", "evidence.") for key in ("url", "key_env", "cache", "patience")
-)
-"""Keys of conf/judge about where and how a judge is asked. They change no verdict, so they are no part of an artifact's
-identity."""
+WHERE = ("url", "key_env", "cache", "patience")
+"""Keys of a judge about where and how it is asked. They change no verdict."""
+
+RUNTIME_KEYS = tuple(f"judge.{which}{key}" for which in ("", "answer.", "evidence.") for key in WHERE)
+"""The same in conf/judge. They are no part of an artifact's identity."""

@@ -8,7 +8,7 @@ share a seed across conditions, so that they differ by the picture alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -135,18 +135,15 @@ class ProbePlanner:
     samples: Mapping[tuple[str, str], Sample]
     sampling: Callable[[str], Sampling]
 
-    def requests(self, source: ProbeSource, done: Collection[Key]) -> Iterator[tuple[Key, RolloutRequest]]:
-        """The requests of one source that are not ``done``. A condition that the question lacks something for has
-        none."""
+    def requests(self, source: ProbeSource) -> Iterator[tuple[Key, RolloutRequest]]:
+        """The requests of one source. A condition that the question lacks something for has none."""
         stored = source.scored.trajectory
         for condition in (ORIGINAL, *self.probe.conditions):
-            keys = [(stored.id, condition, number) for number in range(self.probe.continuations)]
-            left = [key for key in keys if key not in done]
-            shown = self._shown(source, condition) if left else None
+            shown = self._shown(source, condition)
             if shown is None:
                 continue
             prefix = Prefix(stored, source.turns, shown, condition)
-            for key in left:
+            for key in [(stored.id, condition, number) for number in range(self.probe.continuations)]:
                 sample = self.samples[stored.sample.form, stored.sample.id]
                 seed = derive_seed(self.seed, "probe", stored.id, key[2])
                 yield key, RolloutRequest(sample, seed, self.sampling(sample.task), prefix)

@@ -1,51 +1,46 @@
-"""One run of the causal probe: its plan, and its continuations, each stored as soon as it is measured."""
+"""One run of the causal probe: its plan, and its continuations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from vtcli.probes import effects
 from vtcli.probes.causal import ORIGINAL, Continuation, Key, ProbePlanner, choose, eligible, row
 from vtcli.rollout.loop import RolloutRequest
-from vtcli.schema import Scored, Signals, Stop, Trajectory
-from vtcli.store import records
+from vtcli.schema import Scored, Stop
 from vtcli.store.image_work import in_thread
-from vtcli.store.journal import Journal
-from vtcli.store.videos import portable
 
 
 class ProbeRun:
-    """Continuations of the trajectories ``found``, in the file ``path``. What an earlier attempt stored there is not
-    done again, unless it broke or has no verdict."""
+    """Continuations of some of the trajectories ``found``, which ``keep`` takes as they are finished."""
 
-    def __init__(self, planner: ProbePlanner, found: Sequence[Scored], path: Path) -> None:
-        self.planner, self.path = planner, path
-        self._found = found
+    def __init__(self, planner: ProbePlanner, found: Sequence[Scored]) -> None:
+        self.planner, self._found = planner, found
         self._eligible = eligible(found, planner.probe)
         self.sources = choose(self._eligible, planner.probe.trajectories, planner.seed)
         self._scored = {source.scored.trajectory.id: source.scored for source in self.sources}
-        stored = records.read(path, Continuation) if path.exists() else ()
-        self._rows = {one.key: one for one in stored if one.right is not None and one.source in self._scored}
-        self._journal = Journal(path)
+        self._rows: dict[Key, Continuation] = {}
         self._keys: dict[str, Key] = {}  # by the continuation's id
 
     async def requests(self) -> list[RolloutRequest]:
-        """The continuations that are not stored yet. Makes their pictures."""
+        """All continuations. Makes their pictures."""
         found: list[RolloutRequest] = []
         for source in self.sources:
-            made = await in_thread(partial(list, self.planner.requests(source, self._rows)))
+            made = await in_thread(partial(list, self.planner.requests(source)))
             self._keys |= {request.id: key for key, request in made}
             found += [request for _, request in made]
         return found
 
-    def keep(self, trajectory: Trajectory, signals: Signals) -> None:
-        """Stores one continuation."""
-        key = self._keys[trajectory.id]
-        whole = portable(Scored(trajectory, signals, None)).trajectory
-        self._rows[key] = row(key, self._scored[key[0]], whole, signals)
-        self._journal.add(self._rows[key])
+    def keep(self, scored: Scored) -> None:
+        """Takes one finished continuation."""
+        key = self._keys[scored.trajectory.id]
+        self._rows[key] = row(key, self._scored[key[0]], scored.trajectory, scored.signals)
+
+    @property
+    def done(self) -> set[str]:
+        """Ids of the requests that are finished."""
+        return {id_ for id_, key in self._keys.items() if key in self._rows}
 
     @property
     def conditions(self) -> tuple[str, ...]:

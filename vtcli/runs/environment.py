@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from vtcli.errors import InputError
-from vtcli.runs.identity import targets
 from vtcli.store import codec
 from vtcli.store.artifacts import Artifact
+from vtcli.store.sources import targets
 
 PARTS = ("env", "prompt", "images", "limits")
 """Parts of an environment: the world, its prompt, the sizes of views, and the budgets of a trajectory."""

@@ -35,7 +35,7 @@ from vtcli.store.hashes import FileGroup, digests
 SECTIONS = ("synth", "filter", "sft", "rl", "eval", "scoring", "serve")
 """Sections of the configuration that belong to one stage; see ``binding.SECTION_OF`` for that of judge."""
 
-RUNTIME_KEYS = ("home", "reuse", "make_missing", "shipped", "tracker", "hydra", "needs", "plan", "launch")
+RUNTIME_KEYS = ("home", "reuse", "memory", "make_missing", "shipped", "tracker", "hydra", "needs", "plan", "launch")
 """Top-level keys that say where and how a stage runs, not what it makes."""
 
 REPEATED_KEYS = ("scale", "model", "agent")

@@ -49,6 +49,11 @@ class Agent:
         return Placement(self.dtype, self.device, self.images)
 
 
+UNCOUNTED = ("device", "engine", "sandbox", "max_broken", "max_unjudged")
+"""Fields that change neither answers nor measurements: where and how fast these are made, and when a run gives up.
+``limits.timeout_s`` and how a judge is reached are the others."""
+
+
 def runtime_keys(stage: str) -> Iterator[str]:
     """Yields the keys of ``STAGE.agent`` that change neither answers nor measurements."""
     for key in ("limits.timeout_s", "device", "max_broken", "max_unjudged"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,10 +23,18 @@ from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import RolloutRequest, refuse_broken, refuse_no_room, require_room
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import compute
-from vtcli.schema import Sample, Signals, Trajectory
+from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory
 from vtcli.session.agent import Agent
+from vtcli.session.memory import RolloutMemory, measure_name, request_name, shelf_name
 from vtcli.signals.measuring import SignalMeter, with_rules
 from vtcli.store.images import ImageStore, Sizing
+from vtcli.store.videos import portable
+
+Stale = tuple[RolloutRequest, Trajectory]
+"""A rollout that is there and has to be measured."""
+
+NO_NAMES: Mapping[str, Sequence[str]] = {}
+MEASURED = 256  # rollouts that are measured at a time
 
 
 class Session:
@@ -66,14 +75,88 @@ class Session:
         self.view, self.lockstep = view or images.view, lockstep
         wanted = agent.prompt if prompt is None else prompt
         self.worlds = Worlds(read_card(agent.env), wanted, images, agent.sandbox, offered=offered)
-        measured = agent.signals.values() if signals is None else signals
+        measured = list(agent.signals.values() if signals is None else signals)
         self.measure = SignalMeter(with_rules(measured, rules or {}), agent.judge, images, home)
         self.claims = Claims(images, self.worlds.sandbox.verify, self.measure)
         self.policy: Policy | None = None
         self.trained: TrainedPolicy | None = None  # the policy, where its weights are ours
+        self._borrowed = False  # the policy is another session's
         self._other: OpenBaseline | None = None
         self._model = ""
         self._asking = set[asyncio.Task[None]]()
+        self._offered, self._prompt, self._signals = offered, wanted, with_rules(measured, rules or {})
+        self._memory: RolloutMemory | None = None
+        self._streams = dict[bool, Stream]()  # of ``ask``, by ``answers_only``
+        self._measures = dict[bool, str]()  # digest of what measures, by whether it is the signals of answers alone
+
+    def remember(self, root: Path, weights: object) -> None:
+        """Keeps rollouts in the memory below ``root``, and takes from it what was asked before.
+
+        Args:
+            weights: plain values that tell the policy from any other: digests of its files, or an endpoint's name.
+        """
+        told = {"prompt": self._prompt, "offered": self._offered}
+        self._memory = RolloutMemory(root, shelf_name(self.agent, weights, **told), self.images)
+
+    def recall(
+        self, requests: Iterable[RolloutRequest], *, answers_only: bool = False
+    ) -> tuple[dict[str, Scored], list[Stale]]:
+        """Looks rollouts up in the memory.
+
+        Returns:
+            Rollouts with today's signals, by the request's id; and others, for ``measure_again``, because the signals
+            have changed or no judge was there.
+        """
+        known, stale = dict[str, Scored](), list[Stale]()
+        for request in requests:
+            found = self.find(request_name(request), answers_only=answers_only) if self._memory else None
+            if found is None:
+                continue
+            scored, current = found
+            # As the sample stands in today's data, on this machine.
+            whole = replace(scored.trajectory, id=request.id, sample=request.sample)
+            if current:
+                known[request.id] = portable(replace(scored, trajectory=whole))
+            else:
+                stale.append((request, whole))
+        return known, stale
+
+    def find(self, name: str, *, answers_only: bool = False) -> tuple[Scored, bool] | None:
+        """The remembered rollout of this name, and whether today's signals would be the same."""
+        if self._memory is None or (found := self._memory.get(name)) is None:
+            return None
+        current = found.measured == self._measured_by(answers_only) and not found.signals.values.get("unjudged")
+        return Scored(found.trajectory, found.signals, None), current
+
+    def keep(
+        self,
+        request: RolloutRequest,
+        trajectory: Trajectory,
+        signals: Signals,
+        *,
+        answers_only: bool = False,
+        also: Sequence[str] = (),
+    ) -> Scored:
+        """Returns a rollout as it is stored. Remembers it, ``also`` under these names, unless it broke: that was not
+        the policy's fault, so the next run tries it again."""
+        scored = portable(Scored(trajectory, signals, None))
+        if self._memory is not None and trajectory.stop is not Stop.BROKEN:
+            by = self._measured_by(answers_only)
+            self._memory.put([request_name(request), *also], by, scored.trajectory, signals)
+        return scored
+
+    async def measure_again(
+        self, stale: Sequence[Stale], *, answers_only: bool = False, also: Mapping[str, Sequence[str]] = NO_NAMES
+    ) -> AsyncGenerator[Scored]:
+        """Yields rollouts of others or of earlier runs, measured by today's signals and remembered; in order. ``also``
+        has further names by the request's id."""
+        measure = self.measure.answers if answers_only else self.measure
+        for begin in range(0, len(stale), MEASURED):
+            some = stale[begin : begin + MEASURED]
+            found = await asyncio.gather(*(self.claims.before(trajectory) for _, trajectory in some))
+            for (request, _), trajectory, signals in zip(some, found, await measure(found), strict=True):
+                more = also.get(request.id, ())
+                yield self.keep(request, trajectory, signals, answers_only=answers_only, also=more)
 
     @property
     def chat(self) -> Chat:
@@ -109,6 +192,10 @@ class Session:
         self.policy = self.trained
         return self.trained
 
+    def share(self, other: Session) -> None:
+        """Asks the policy of another session, which closes it."""
+        self.policy, self.trained, self._borrowed = other.policy, other.trained, True
+
     def connect(self, endpoint: Baseline, model: str, asked: Callable[[int], Sample], root: Path) -> Policy:
         """Opens an endpoint as the policy, on this event loop; ``asked`` finds the sample of a rollout by its seed."""
         replies = endpoint.replies(root, model)
@@ -134,9 +221,16 @@ class Session:
         )
 
     async def ask(
-        self, requests: Sequence[RolloutRequest], concurrency: int, *, answers_only: bool = False
-    ) -> AsyncGenerator[tuple[Trajectory, Signals]]:
-        """Yields trajectories with their signals, each as soon as it is measured, at most ``concurrency`` at a time.
+        self,
+        requests: Sequence[RolloutRequest],
+        concurrency: int,
+        *,
+        answers_only: bool = False,
+        also: Mapping[str, Sequence[str]] = NO_NAMES,
+    ) -> AsyncGenerator[Scored]:
+        """Yields rollouts, each as soon as it is measured and remembered, at most ``concurrency`` at a time.
+
+        ``also`` has further names by the request's id.
 
         An error ends the others and is raised after what was finished before it. Whoever leaves the loop early closes
         the generator (``contextlib.aclosing``), or the session does.
@@ -144,13 +238,18 @@ class Session:
         Raises:
             VtcliError: the user has to repair something, such as a dead engine.
         """
-        done = asyncio.Queue[tuple[Trajectory, Signals] | None]()
+        done = asyncio.Queue[Scored | None]()
+        by_id = {request.id: request for request in requests}
 
         async def finished(trajectory: Trajectory, signals: Signals) -> None:
-            done.put_nowait((trajectory if self.family else without_tokens(trajectory), signals))
+            stored = trajectory if self.family else without_tokens(trajectory)
+            request, more = by_id[trajectory.id], also.get(trajectory.id, ())
+            done.put_nowait(self.keep(request, stored, signals, answers_only=answers_only, also=more))
 
-        stream = self.stream(answers_only=answers_only)
-        asking = asyncio.create_task(stream.each(requests, finished, concurrency))
+        # Several calls at a time share the engine, so they share the stream that bounds what runs on it.
+        if answers_only not in self._streams:
+            self._streams[answers_only] = self.stream(answers_only=answers_only)
+        asking = asyncio.create_task(self._streams[answers_only].each(requests, finished, concurrency))
         asking.add_done_callback(lambda _: done.put_nowait(None))
         self._asking.add(asking)
         try:
@@ -189,6 +288,12 @@ class Session:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    def _measured_by(self, answers_only: bool) -> str:
+        if answers_only not in self._measures:
+            name = measure_name(self._signals, self.agent.judge, self.measure.rubrics, answers_only=answers_only)
+            self._measures[answers_only] = name
+        return self._measures[answers_only]
+
     @property
     def _limit(self) -> str:
         return f"{self.section}.agent.limits.max_tokens"
@@ -199,7 +304,7 @@ class Session:
     async def _close_policy(self) -> None:
         trained, other = self.trained, self._other
         self.policy = self.trained = self._other = None
-        if trained is not None:
+        if trained is not None and not self._borrowed:
             await compute(trained.close)
         if other is not None:
             await other.endpoint.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,6 +39,13 @@ class ModelSource:
         if self.artifact is not None and self.path.resolve().is_relative_to(self.artifact.path.resolve()):
             return {}
         return {f"model/{path.name}": path for path in sorted(self.path.iterdir()) if path.is_file()}
+
+    def content(self, digests: Mapping[str, str]) -> list[str]:
+        """Digests of the weights, and of all that lies beside them. ``digests`` has those of ``files``."""
+        if files := self.files:
+            return [f"{name} {digests[name]}" for name in sorted(files)]
+        assert self.artifact is not None
+        return [self.artifact.digest, str(self.path.relative_to(self.artifact.path))]
 
     def location_keys(self, section: str) -> tuple[str, ...]:
         """The keys that say where the model lies, which content says better; which part of an artifact it is counts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class Leftover:
 
     path: Path
     size: int
-    kind: str  # "draft", "work" or "lock"
+    kind: str  # "draft", "work", "lock" or "rollouts"
 
 
 def dependants(store: ArtifactStore, chosen: Sequence[Artifact]) -> list[Artifact]:
@@ -95,10 +96,44 @@ def leftovers(store: ArtifactStore, work: bool = False) -> list[Leftover]:
     return found
 
 
+ROLLOUTS = ".rollouts"
+"""Folder below the home of artifacts with what each agent has answered, see ``session.memory``."""
+
+MOST_ROLLOUTS = 50 * 2**30
+"""Bytes that these may take before the agents that nothing was asked of for longest go."""
+
+DAY_S = 86_400.0
+
+
+def remembered(root: Path, unused_s: float = 0.0) -> list[Leftover]:
+    """Returns the rollouts of each agent that no run has asked for ``unused_s``; the one unused for longest first."""
+    found: list[tuple[float, Leftover]] = []
+    with disk.checked(root, "list"):
+        for shelf in (root / ROLLOUTS).glob("*/"):
+            used = shelf.stat().st_mtime
+            if time.time() - used >= unused_s:
+                found.append((used, Leftover(shelf, _size(shelf), "rollouts")))
+    return [leftover for _, leftover in sorted(found, key=lambda pair: pair[0])]
+
+
+def bound_rollouts(root: Path, most: int = MOST_ROLLOUTS) -> None:
+    """Removes what was remembered of agents, the one unused for longest first, until the rest takes ``most`` bytes. An
+    agent that was asked within a day stays, as a run may be asking it now."""
+    left = sum(shelf.size for shelf in remembered(root))
+    for shelf in remembered(root, DAY_S):
+        if left <= most:
+            return
+        clear([shelf])
+        left -= shelf.size
+
+
 def clear(found: Sequence[Leftover]) -> None:
     """Removes leftovers; one that another process has taken or removed meanwhile is left to it."""
     for leftover in found:
         path = leftover.path
+        if leftover.kind == "rollouts":
+            shutil.rmtree(path, ignore_errors=True)
+            continue
         lock = {"lock": path, "work": path.with_suffix(".lock"), "draft": path.with_name(f"{path.name}.lock")}
         with suppress(InputError), disk.locked(lock[leftover.kind], 0, "what is removed"):  # goes with the lock
             if leftover.kind != "lock":

@@ -19,8 +19,11 @@ from vtcli.protocols import Images
 from vtcli.schema import EnvTurn, Json, PolicyTurn, Sample, Trajectory
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
 
-RUNTIME_KEYS = tuple(f"eval.endpoint.{key}" for key in ("url", "key_env", "cache", "price", "budget", "patience"))
+WHERE = ("url", "key_env", "cache", "price", "budget", "patience")
 """Keys about the place and the manner of asking, which change no reply."""
+
+RUNTIME_KEYS = tuple(f"eval.endpoint.{key}" for key in WHERE)
+"""The same in ``eval.endpoint``."""
 
 
 @dataclass(frozen=True)

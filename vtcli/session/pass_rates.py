@@ -1,0 +1,176 @@
+"""Pass rates: k rollouts a question, each made once and remembered.
+
+The n-th rollout of a question has the seed that ``vtcli eval`` gives its n-th with ``samples_per_question``. How
+many are asked for, which rule asks and when it is content change no outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from vtcli.config.bounds import at_least
+from vtcli.errors import ConfigError
+from vtcli.filters.applying import Decided
+from vtcli.filters.facts import Outcome, PassRate, RowFacts
+from vtcli.progress import RowBars
+from vtcli.protocols import Sampling
+from vtcli.rollout import workers
+from vtcli.rollout.loop import GroupRequest
+from vtcli.schema import Sample, Scored, Stop, Trajectory
+from vtcli.session.session import Session
+from vtcli.store import codec
+
+FORM = "answer"
+"""Only plain questions are right or wrong."""
+
+REASONS = 100
+"""Broken rollouts that are kept to say why."""
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """``filter.rollouts``. ``early_stop`` ends a question's rollouts once its rule's verdict is certain. The same rows
+    stay, but a rate then has fewer rollouts than ``k``, those of easy or hard questions the fewest."""
+
+    k: int = 8
+    early_stop: bool = False
+    concurrency: int = 64  # questions at a time
+    right: str = "answer_correct"  # the signal that says so: above one half is right
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "k", "concurrency")
+
+    def require(self, sampling: Sampling) -> None:
+        """Raises ``ConfigError`` where all rollouts of a question would be the same."""
+        if sampling.temperature == 0 and self.k > 1:
+            raise ConfigError(
+                f"filter.rollouts.k={self.k} at temperature 0: all rollouts of a question would be the same. "
+                "Expected a temperature above 0, or k=1."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOutcome:
+    """The outcome of one rollout, and its answer."""
+
+    outcome: Outcome
+    answer: str | None
+    asked: bool = False  # whether a judge was
+
+    @classmethod
+    def of(cls, scored: Scored, right: str) -> AnswerOutcome:
+        """``right`` names the signal that decides."""
+        if scored.trajectory.stop is Stop.BROKEN:
+            return cls("broken", None)
+        value = scored.signals.values.get(right)
+        outcome: Outcome = "unjudged" if value is None else "right" if value > 0.5 else "wrong"
+        return cls(outcome, scored.trajectory.answer, bool(scored.signals.values.get("judged")))
+
+
+@dataclass
+class PassRateMeter:
+    """Measures pass rates with one session. ``start`` opens its judge and worlds, ``open_policy`` its policy, each at
+    most once; neither is called where all is known, and the second only for rollouts that are still to be made."""
+
+    config: Rollouts
+    sampling: Sampling
+    seed: int
+    session: Session
+    load: Callable[[RowFacts], Sample]
+    start: Callable[[], Awaitable[None]]
+    open_policy: Callable[[], Awaitable[None]]
+    retry: bool = True  # what broke or was not judged; a merge of shards takes it as they left it
+    rollouts: int = 0
+    broken: list[Trajectory] = field(default_factory=list[Trajectory])  # some of them
+    roomless: list[Trajectory] = field(default_factory=list[Trajectory])  # whose prompt left no room for a token
+
+    async def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> dict[tuple[str, str], PassRate]:
+        """Of every plain question, over the first ``k`` of its rollouts.
+
+        Raises:
+            VtcliError: a problem for the user to solve. Finished rollouts are kept.
+        """
+        asked = [row for row in rows if row.form == FORM]
+        found = {row.key: self._remembered(row) for row in asked}
+        todo = [row for row in asked if self._left(row, found[row.key], decided)]
+        if todo:
+            await self.start()
+            with RowBars() as bars:
+                bars.begin("pass rates", len(asked), len(asked) - len(todo))
+
+                async def measured(row: RowFacts) -> None:
+                    await self._question(row, found[row.key], decided)
+                    bars.advance("pass rates")
+
+                await workers.each(todo, measured, self.config.concurrency)
+        return {row.key: self._rate(row, found[row.key]) for row in asked}
+
+    def _names(self, row: RowFacts) -> list[str]:
+        """Names of the rollouts that follow from the row alone, so that no image of a known one is read."""
+        value = [row.content, self.seed, codec.encode(self.sampling)]
+        whole = hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
+        return [f"{whole}/{number}" for number in range(self.config.k)]
+
+    def _remembered(self, row: RowFacts) -> list[AnswerOutcome | None]:
+        """Returns the remembered outcome of each rollout; None: not there, or to be measured again."""
+        known = [self.session.find(name) for name in self._names(row)]
+        return [
+            AnswerOutcome.of(each[0], self.config.right) if each and (each[1] or not self.retry) else None
+            for each in known
+        ]
+
+    def _left(self, row: RowFacts, known: Sequence[AnswerOutcome | None], decided: Decided) -> list[int]:
+        """The numbers of the ``k`` rollouts that are still to be made."""
+        if not self.retry:
+            return []
+        first: list[Outcome] = [each.outcome for each in itertools.takewhile(bool, known) if each]
+        certain = self.config.early_stop and decided(row, first)
+        return [] if certain else [number for number, each in enumerate(known) if each is None]
+
+    async def _question(self, row: RowFacts, known: list[AnswerOutcome | None], decided: Decided) -> None:
+        """Fills the gaps of ``known``."""
+        session, right, names = self.session, self.config.right, self._names(row)
+        sample = await asyncio.to_thread(self.load, row)
+        members = GroupRequest(sample, self.config.k, self.seed, self.sampling).members
+        number_of = {request.id: number for number, request in enumerate(members)}
+        wanted = [members[number] for number in self._left(row, known, decided)]
+        also = {request.id: [names[number_of[request.id]]] for request in wanted}
+        found, stale = session.recall(wanted)  # of an evaluation, or measured by yesterday's rules
+        for request in wanted:
+            if (scored := found.get(request.id)) is not None:
+                session.keep(request, scored.trajectory, scored.signals, also=also[request.id])
+        found |= {scored.trajectory.id: scored async for scored in session.measure_again(stale, also=also)}
+        for id_, scored in found.items():
+            known[number_of[id_]] = AnswerOutcome.of(scored, right)
+        while left := self._left(row, known, decided):
+            await self.open_policy()
+            part = [members[number] for number in (left[:1] if self.config.early_stop else left)]
+            async with aclosing(session.ask(part, len(part), also=also)) as answers:
+                async for scored in answers:
+                    self._count(scored.trajectory)
+                    known[number_of[scored.trajectory.id]] = AnswerOutcome.of(scored, right)
+
+    def _count(self, trajectory: Trajectory) -> None:
+        self.rollouts += 1
+        if trajectory.stop is Stop.BROKEN:
+            if len(self.broken) < REASONS:
+                self.broken.append(trajectory)
+        elif not trajectory.turns and self.rollouts == len(self.roomless) + 1:
+            self.roomless.append(trajectory)
+
+    def _rate(self, row: RowFacts, known: Sequence[AnswerOutcome | None]) -> PassRate:
+        """The rate over the rollouts that were made, in the order of their seeds."""
+        made = list(known)
+        while self.config.early_stop and made and made[-1] is None:
+            made.pop()
+        # A merge does not find what broke in its shard.
+        whole = [each or AnswerOutcome("broken", None) for each in made]
+        outcomes: tuple[Outcome, ...] = tuple(each.outcome for each in whole)
+        answers, asked = tuple(each.answer for each in whole), tuple(each.asked for each in whole)
+        return PassRate(row.content, outcomes, answers, asked)
