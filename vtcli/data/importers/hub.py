@@ -11,27 +11,14 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from vtcli.data.importers.problems import Place
+from vtcli.data.importers.row_source import RowSource
 from vtcli.errors import InputError
 
 SCHEMES = ("hub:", "stream:")
 ENDLESS = 2**62
 """Stands for the unknown number of rows of a stream."""
-
-
-class HubRows(Protocol):
-    """Interface of ``sources.Source``, which imports this module."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def rows(self) -> int: ...
-    def columns(self) -> list[str]: ...
-    def place(self, row: int) -> Place: ...
-    def read(self, row: int) -> Mapping[str, Any]: ...
-    def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]: ...
 
 
 def is_stream(path: str) -> bool:
@@ -45,7 +32,7 @@ def is_hub(path: str) -> bool:
 
 
 @lru_cache(maxsize=8)
-def open_set(path: str, split: str) -> HubRows:
+def open_set(path: str, split: str) -> RowSource:
     """A saved folder, or a set of the hub. ``validation`` also finds splits that others call ``val`` or ``dev``.
 
     Raises:
@@ -98,7 +85,7 @@ def _loaded(name: str, config: str | None) -> Any:
     return builder.as_dataset()
 
 
-class TableRows:
+class TableRows(RowSource):
     """A set on disk, mapped into memory by Arrow."""
 
     def __init__(self, name: str, table: Any) -> None:
@@ -111,9 +98,6 @@ class TableRows:
 
     def columns(self) -> list[str]:
         return list(self._table.column_names)
-
-    def place(self, row: int) -> Place:
-        return Place(self.name, row)
 
     def read(self, row: int) -> Mapping[str, Any]:
         return self._table[row : row + 1].to_pylist()[0]
@@ -133,7 +117,7 @@ def _holds_bytes(kind: Any, types: Any) -> bool:
     return types.is_binary(kind) or types.is_large_binary(kind) or any(_holds_bytes(k, types) for k in inner)
 
 
-class StreamRows:
+class StreamRows(RowSource):
     """Rows of a set in order. An earlier row restarts the stream."""
 
     def __init__(self, name: str, stream: Any) -> None:
@@ -156,9 +140,6 @@ class StreamRows:
 
     def columns(self) -> list[str]:
         return list(self._stream.column_names or ())
-
-    def place(self, row: int) -> Place:
-        return Place(self.name, row)
 
     def read(self, row: int) -> Mapping[str, Any]:
         if row < self._next:

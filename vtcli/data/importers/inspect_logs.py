@@ -8,13 +8,14 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from vtcli.data.importers.problems import Place, RowProblem, columns_of
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.row_source import RowSource
 from vtcli.data.sets.fields import json_value
 from vtcli.errors import InputError
 
@@ -26,7 +27,7 @@ HEADER_BYTES = 30
 """Bytes of a member's own header before its name; the lengths of name and extra field are its last two numbers."""
 
 
-class InspectLog:
+class InspectLog(RowSource):
     """The samples of one log, in the order of their names; members are read where they lie."""
 
     def __init__(self, file: Path) -> None:
@@ -77,7 +78,3 @@ class InspectLog:
         if len(data) != member.file_size or not unpacking.eof:
             raise ValueError(f"it is not of the {member.file_size} bytes that the archive states")
         return data
-
-    def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Columns of every sample; unreadable ones are empty."""
-        return columns_of(self.read, self.rows, columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,18 +40,6 @@ class RowProblem(InputError):
 
     def __reduce__(self) -> tuple[type[RowProblem], tuple[Place, str, str]]:  # processes hand it on
         return RowProblem, (self.place, self.reason, self.message)
-
-
-def columns_of(
-    read: Callable[[int], Mapping[str, Any]], rows: int, columns: Sequence[str]
-) -> Iterator[Mapping[str, Any]]:
-    """Some columns of every row that ``read`` gives; those of rows that cannot be read are empty."""
-    for row in range(rows):
-        try:
-            value = read(row)
-        except RowProblem:
-            value = {}
-        yield {name: value.get(name) for name in columns}
 
 
 @dataclass(frozen=True, slots=True)

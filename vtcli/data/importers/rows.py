@@ -47,6 +47,7 @@ from vtcli.data.importers.reading import (
     shared_rows,
 )
 from vtcli.data.importers.row_images import Header, KeepImages
+from vtcli.data.importers.row_source import RowSource
 from vtcli.data.sets.fields import Record, first, is_true, parsed
 from vtcli.data.sets.own import GUESSED, Columns, named
 from vtcli.data.sets.row import RowFunction, SetRow, UnusableRow, changed, is_number
@@ -75,7 +76,7 @@ WITHOUT_FORM = (
 class Rows:
     """The rows of one split, and how they are read: by the function of a set, by columns, or by both."""
 
-    source: sources.Source
+    source: RowSource
     finder: media.Finder
     function: RowFunction | None
     columns: Columns
@@ -283,9 +284,7 @@ def _text(values: Mapping[str, Any] | None) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _rows(
-    source: sources.Source, base: Path, function: RowFunction | None, columns: str, reading: str, split: str
-) -> Rows:
+def _rows(source: RowSource, base: Path, function: RowFunction | None, columns: str, reading: str, split: str) -> Rows:
     """The rows of a split, kept with their source, which is another object once its file has changed."""
     how, given = read_reading(reading), read_columns(columns)
     for key in ("box_space", "call_space"):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 
 from vtcli.data.importers import hub, inspect_logs, pages, tars, text_rows, unpacking
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.row_source import RowSource
+from vtcli.data.sets.fields import Record
 from vtcli.errors import InputError
 
 BATCH = 16
@@ -29,32 +31,6 @@ TEXTS = 1024
 
 BROKEN = (pa.ArrowException, OSError, ValueError)
 """Errors of pyarrow at a damaged page; text that is no UTF-8 is a ``ValueError``."""
-
-Row = Mapping[str, Any]
-
-
-class Source(Protocol):
-    """Rows of one or several files."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def rows(self) -> int: ...
-    def columns(self) -> list[str]:
-        """The names of all columns."""
-        ...
-
-    def place(self, row: int) -> Place:
-        """The file of a row, and its number there."""
-        ...
-
-    def read(self, row: int) -> Row:
-        """Raises ``RowProblem`` for a row that cannot be read."""
-        ...
-
-    def texts(self, columns: Sequence[str]) -> Iterator[Row]:
-        """These columns of all rows in order, without the bytes that a file holds itself; unreadable rows are empty."""
-        ...
 
 
 def rows_split(split: str) -> str:
@@ -102,7 +78,7 @@ def missing(found: Sequence[Path]) -> list[str]:
     return lacks
 
 
-def open_source(path: str, split: str, rows: str | None = None, parts: str = "all") -> Source:
+def open_source(path: str, split: str, rows: str | None = None, parts: str = "all") -> RowSource:
     """The rows of ``path`` for a split, as its files are now. ``rows`` names the list of rows in files that are one
     JSON object. ``parts`` "found" takes numbered files of which some are missing.
 
@@ -128,7 +104,7 @@ def _mark(file: Path) -> object:
 
 
 @functools.lru_cache(maxsize=64)
-def _opened(file: Path, mark: object, rows: str | None) -> Source:
+def _opened(file: Path, mark: object, rows: str | None) -> RowSource:
     """A file, indexed; kept until its ``mark`` is another."""
     del mark
     try:
@@ -154,11 +130,11 @@ def _opened(file: Path, mark: object, rows: str | None) -> Source:
 
 
 @functools.lru_cache(maxsize=8)
-def _joined(path: str, parts: tuple[Source, ...]) -> Source:
+def _joined(path: str, parts: tuple[RowSource, ...]) -> RowSource:
     return JoinedSource(path, parts)
 
 
-class ParquetRows:
+class ParquetRows(RowSource):
     """Rows of a Parquet file, a few at a time; rows that are asked for in order are decoded once. Nothing is read whose
     pages state more than ``unpacking`` allows."""
 
@@ -180,7 +156,7 @@ class ParquetRows:
             self._file = pq.ParquetFile(file, page_checksum_verification=True, read_dictionary=[*by_reference])
         self._ahead: Iterator[pa.RecordBatch] = iter(())  # of the group
         self._group = -1
-        self._batch: Sequence[Row | None] = []
+        self._batch: Sequence[Record | None] = []
         self._first = 0  # the number of the batch's first row
 
     def _bounded(self, file: Path, group: int) -> list[pages.ColumnChunk]:
@@ -201,10 +177,7 @@ class ParquetRows:
     def columns(self) -> list[str]:
         return list(self._schema.names)
 
-    def place(self, row: int) -> Place:
-        return Place(self.name, row)
-
-    def read(self, row: int) -> Row:
+    def read(self, row: int) -> Record:
         group = bisect_right(self._starts, row) - 1
         if row >= self._damaged.get(group, self.rows):
             raise self._unreadable(row, group)
@@ -239,7 +212,7 @@ class ParquetRows:
             f"{self._damaged[group]} to {self._starts[group + 1] - 1}. Fetch the file again.",
         )
 
-    def texts(self, columns: Sequence[str]) -> Iterator[Row]:
+    def texts(self, columns: Sequence[str]) -> Iterator[Record]:
         schema = self._schema
         leaves = [leaf for name in columns if name in schema.names for leaf in _leaves(schema.field(name))]
         for group, begin in enumerate(self._starts[:-1] if leaves else ()):
@@ -277,10 +250,10 @@ def _leaves(field: pa.Field) -> Iterator[str]:
         yield path
 
 
-class JoinedSource:
+class JoinedSource(RowSource):
     """Several files, one after the other."""
 
-    def __init__(self, name: str, parts: Sequence[Source]) -> None:
+    def __init__(self, name: str, parts: Sequence[RowSource]) -> None:
         self.name = name
         self._parts = parts
         self._starts: list[int] = np.cumsum([0, *(part.rows for part in parts)]).tolist()
@@ -296,23 +269,23 @@ class JoinedSource:
         part, inside = self._find(row)
         return part.place(inside)
 
-    def read(self, row: int) -> Row:
+    def read(self, row: int) -> Record:
         part, inside = self._find(row)
         return part.read(inside)
 
-    def texts(self, columns: Sequence[str]) -> Iterator[Row]:
+    def texts(self, columns: Sequence[str]) -> Iterator[Record]:
         for part in self._parts:
             yield from part.texts(columns)
 
-    def _find(self, row: int) -> tuple[Source, int]:
+    def _find(self, row: int) -> tuple[RowSource, int]:
         at = bisect_right(self._starts, row) - 1
         return self._parts[at], row - self._starts[at]
 
 
-class SourceSubset:
+class SourceSubset(RowSource):
     """Some rows of a source, by their numbers: a split that is a column or a range."""
 
-    def __init__(self, source: Source, rows: Sequence[int]) -> None:
+    def __init__(self, source: RowSource, rows: Sequence[int]) -> None:
         self.name = source.name
         self._source, self._rows = source, rows
 
@@ -326,10 +299,10 @@ class SourceSubset:
     def place(self, row: int) -> Place:
         return self._source.place(self._rows[row])
 
-    def read(self, row: int) -> Row:
+    def read(self, row: int) -> Record:
         return self._source.read(self._rows[row])
 
-    def texts(self, columns: Sequence[str]) -> Iterator[Row]:
+    def texts(self, columns: Sequence[str]) -> Iterator[Record]:
         """In the source's order, as far as the last chosen row: for the names of files, which are chosen later."""
         wanted = self._rows if isinstance(self._rows, range) else set(self._rows)  # a stream's range has no end
         for number, row in enumerate(self._source.texts(columns)):

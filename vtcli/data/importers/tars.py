@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.row_source import RowSource
 from vtcli.data.sets.fields import json_value
 from vtcli.errors import InputError
 
@@ -19,7 +20,7 @@ TEXT = ("txt", "cls", "text", "caption", "question", "answer")
 """Endings whose bytes are text; ``json`` is parsed, and anything else stays bytes."""
 
 
-class TarRows:
+class TarRows(RowSource):
     """Rows of one tar file. Members are found by their headers and read where they lie."""
 
     def __init__(self, file: Path) -> None:

@@ -14,18 +14,18 @@ import mmap
 import re
 import sys
 import tempfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from vtcli.data.importers.problems import Place, RowProblem, columns_of
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.row_source import RowSource
 from vtcli.data.importers.unpacking import BLOCK_BYTES, unpack_gzip
-from vtcli.data.sets.fields import json_value
+from vtcli.data.sets.fields import Record, json_value
 from vtcli.errors import InputError
 
-Row = Mapping[str, Any]
 Spans = tuple["array[int]", "array[int]"]
 """Start and end of every row, in bytes."""
 
@@ -33,7 +33,6 @@ JSON = (".jsonl", ".json", ".ndjson")
 TABLES: Mapping[str, str] = {".csv": ",", ".tsv": "\t"}
 """Separators by ending."""
 
-LOOKED_AT = 10_000
 MAX_ROW_BYTES = 1 << 28
 """Bytes of one row of a text file; its images may be in it."""
 
@@ -70,7 +69,7 @@ def is_text(file: Path) -> bool:
     return ending in JSON or ending in TABLES
 
 
-class TextFile(ABC):
+class TextFile(RowSource):
     """Rows of one text file by their places; ``name`` is the file that the user gave, ``plain`` the unpacked one."""
 
     _starts: array[int]
@@ -82,7 +81,7 @@ class TextFile(ABC):
         self._folder = folder  # goes with this object
 
     @abstractmethod
-    def value(self, data: bytes, place: Place) -> Row:
+    def value(self, data: bytes, place: Place) -> Record:
         """The row that some bytes hold. Raises ``RowProblem``."""
         ...
 
@@ -90,30 +89,16 @@ class TextFile(ABC):
     def rows(self) -> int:
         return len(self._starts)
 
-    def columns(self) -> list[str]:
-        """Of the first rows: a file of millions is not parsed for its columns alone."""
-        found: dict[str, None] = {}
-        for row in range(min(self.rows, LOOKED_AT)):
-            with contextlib.suppress(RowProblem):
-                found |= dict.fromkeys(self.read(row))
-        return list(found)
-
-    def place(self, row: int) -> Place:
-        return Place(self.name, row)
-
-    def read(self, row: int) -> Row:
+    def read(self, row: int) -> Record:
         size = self._ends[row] - self._starts[row]
         if size > MAX_ROW_BYTES:
             place = self.place(row)
-            said = f"{place} has {size >> 20} MB, and a row at most {MAX_ROW_BYTES >> 20}."
-            raise RowProblem(place, "a row that is too long", f"{said} Give its images as files that it names.")
+            long = f"{place} has {size >> 20} MB, and a row at most {MAX_ROW_BYTES >> 20}."
+            raise RowProblem(place, "a row that is too long", f"{long} Give its images as files that it names.")
         with self._file.open("rb") as opened:
             opened.seek(self._starts[row])
             data = opened.read(size)
         return self.value(data.removeprefix(BOM), self.place(row))
-
-    def texts(self, columns: Sequence[str]) -> Iterator[Row]:
-        return columns_of(self.read, self.rows, columns)
 
 
 class JsonRows(TextFile):
@@ -137,7 +122,7 @@ class JsonRows(TextFile):
                 )
             self._starts, self._ends = _lines(plain)
 
-    def value(self, data: bytes, place: Place) -> Row:
+    def value(self, data: bytes, place: Place) -> Record:
         try:
             value = json_value(data)
         except (ValueError, RecursionError) as error:
@@ -146,7 +131,7 @@ class JsonRows(TextFile):
             return {str(number): entry for number, entry in enumerate(cast("list[Any]", value))}
         if not isinstance(value, dict):
             raise RowProblem(place, "not JSON", f"{place} is not a JSON object. Give one object a line.")
-        return cast("Row", value)
+        return cast("Record", value)
 
 
 class TableFile(TextFile):
@@ -172,7 +157,7 @@ class TableFile(TextFile):
     def columns(self) -> list[str]:
         return list(self._header)
 
-    def value(self, data: bytes, place: Place) -> Row:
+    def value(self, data: bytes, place: Place) -> Record:
         found = self._fields(data)
         if found is None or len(found) != len(self._header):
             told = "a quote is not closed, or it is no UTF-8" if found is None else f"it has {len(found)} fields"
