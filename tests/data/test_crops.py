@@ -38,12 +38,12 @@ def test_the_tolerance_lets_jpeg_and_resizing_pass_and_no_other_place(photo: Pix
     for across, down in ((60, 0), (0, 40), (-60, -40)):
         other = cut(photo, (BOX[0] + across, BOX[1] + down, BOX[2] + across, BOX[3] + down))
         assert crops.difference(right, other) > 10
-        assert not crops.shows(BOX, [photo], spoilt(other, 90, 0.5))
-    assert all(crops.shows(BOX, [PHOTOS[1], photo], spoilt(right, *how)) for how in spoils)
+        assert not crops.shown(BOX, [photo], spoilt(other, 90, 0.5))
+    assert all(crops.shown(BOX, [PHOTOS[1], photo], spoilt(right, *how)) for how in spoils)
     height, width = photo.shape[:2]
     unit = (BOX[0] / width, BOX[1] / height, BOX[2] / width, BOX[3] / height)
-    assert crops.shows(unit, [photo], right) and crops.shows(tuple(1000 * v for v in unit), [photo], right)  # type: ignore[arg-type]
-    assert not crops.shows(BOX, [photo], cut(photo, (120, 80, 360, 320)))  # another shape
+    assert crops.shown(unit, [photo], right) and crops.shown(tuple(1000 * v for v in unit), [photo], right)  # type: ignore[arg-type]
+    assert not crops.shown(BOX, [photo], cut(photo, (120, 80, 360, 320)))  # another shape
 
 
 @each_case(

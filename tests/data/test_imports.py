@@ -23,6 +23,7 @@ import pytest
 from cases import each_case
 from PIL import Image
 
+from vtcli.config.binding import bind
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Item
 from vtcli.data.importers import media, sources, texts
@@ -473,7 +474,7 @@ def test_rows_are_split_by_share_and_seed(tmp_path: Path) -> None:
 
 def test_mistakes_in_how_rows_are_read_are_named(tmp_path: Path) -> None:
     path = str(jsonl(tmp_path, [{"question": "q?", "answer": "a", "image": "0.png"}]))
-    old = {"question": "q", "take": {"train": [0, 1]}, "applied": "t"}
+    node = {"_target_": "vtcli.data.importers.rows.generate", "path": path, "name": "own"}
     wrong = {
         "no public set 'verll'. Did you mean 'verl'": lambda: row_function("verll"),
         "Write {_target_: mine.row} for a function of your own": lambda: row_function("mine.row"),
@@ -485,9 +486,8 @@ def test_mistakes_in_how_rows_are_read_are_named(tmp_path: Path) -> None:
         ),
         "reading.take.train: [5, 2] has its end before its start": lambda: read_reading('{"take": {"train": [5, 2]}}'),
         "reading.take.train: [-1, 2] begins before row 0": lambda: read_reading('{"take": {"train": [-1, 2]}}'),
-        'write row: verl, columns: {"question": "q"}, reading: {"take": {"train": [0, 1]}}. A function of your own '
-        "says applied": lambda: survey("train", path=path, preset="verl", mapping=old),
-        "write columns: ": lambda: generate(0, 0, "train", path=path, name="own", mapping=old),
+        "has no parameter 'preset'. It is row: NAME now": lambda: bind({**node, "preset": "verl"}),
+        "has no parameter 'mapping'. It is columns: {question: NAME": lambda: bind({**node, "mapping": {}}),
     }
     found: dict[str, str] = {}
     for said, look in wrong.items():

@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from vtcli.data.generators.item import Item, item_id, stream
+from vtcli.data.sets.row import SetRow, UnusableRow
 from vtcli.data.teachers.scripted import Act, Percept, TaskScript
 from vtcli.engines.openai.chat import TextChat
 from vtcli.engines.teachers.card import OpenTeacher, TeacherCard
@@ -142,6 +143,13 @@ def shades(seed, item, split, *, side, form="answer"):
 def rows(seed, item, split, *, words, form="answer"):
     pixels = np.full((56, 56, 3), 10 * item, np.uint8)
     return Item(item_id("mine", split, item), "mine", pixels, words[item], "", words[item], "", {"rule": "exact"}, ())
+
+
+def row(record, scale=1):
+    if record["state"] == "draft":
+        raise UnusableRow("a draft", " is a draft.")
+    box = {"label": "it", "box": [side * scale for side in record["box"]]}
+    return SetRow(question=record["q"], answer=record["a"], images=[record["file"]], boxes=[box])
 
 
 def near(sample, text):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tiny_model
@@ -22,6 +23,7 @@ from stages import eval as evaluate
 from stages import filter as filtering
 from stages import judge, rl, synth
 from vtcli.config import compose
+from vtcli.data.generators import canvas
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.card import read_card
 from vtcli.envs.worlds import Worlds
@@ -276,6 +278,26 @@ def test_an_engine_plays_a_judge_rules_and_a_tracker_hears_of_it(own: Path, home
 
 
 # ---------------------------------------------------------------- tasks, importers, rules
+
+
+def test_a_set_is_a_function_in_a_module_of_ones_own(own: Path, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "0.png").write_bytes(canvas.png(np.full((56, 56, 3), 90, np.uint8)))
+    rows = [{"q": f"Is it {n}?", "a": "yes", "box": [1, 2, 9, 8], "file": "0.png", "state": "ok"} for n in range(2)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"state": "draft"}, {}])))
+    task = "_target_: vtcli.data.importers.rows.generate, name: theirs, row: {_target_: somebody.row, scale: 2}"
+    words = [
+        "data=mine",
+        f"+data.tasks.theirs={{train: null, forms: [answer], generate: {{{task}, path: '{tmp_path}/rows.jsonl'}}}}",
+        "synth.forms=[answer]",
+        "synth.bad_rows=skip",
+    ]
+    made_of = made(synth.Config, "synth", own, home, *words, "name=theirs", "scale=tiny", "synth.workers=2")
+    artifact: Artifact = synth.run(made_of)
+    rows = pq.read_table(artifact.path / "answer-train.parquet").to_pylist()
+    truths = [json.loads(row["extra_info"]["truth"]) for row in rows if row["ability"] == "theirs"]
+    assert [truth["boxes"][0]["box"] for truth in truths] == [[2, 4, 18, 16]] * 2
+    reasons = {"a draft": 1, "a row that its function cannot read": 1}
+    assert artifact.manifest.summary["bad_rows"] == {"answer-train": reasons}
 
 
 def test_a_task_and_an_importer_need_one_file_of_data(own: Path, home: Path) -> None:

@@ -52,6 +52,12 @@ RENAMED: Mapping[str, str] = {
 }
 """Keys of 0.1.0's first months and what they are called now; what lies below them moved with them."""
 
+RENAMED_PARAMETERS: Mapping[str, str] = {
+    "preset": "row: NAME",
+    "mapping": "columns: {question: NAME, …} and reading: {take: …, split: …, root: …, …} (docs/upgrading.md)",
+}
+"""As ``RENAMED``, of functions that a configuration names."""
+
 
 SECTION_OF: Mapping[str, str] = {"judge": "scoring"}
 """The section of a stage whose own name is taken: ``judge`` is who is asked, in every stage."""
@@ -192,7 +198,8 @@ def bind(node: Mapping[str, Any], where: str = "") -> functools.partial[Any]:
             continue
         here = _join(where, str(key))
         if key not in named and not open_ended:
-            raise KeyProblem(here, f"{path} has no parameter {key!r}.{nearest(str(key), named)}")
+            now = f" It is {RENAMED_PARAMETERS[str(key)]} now." if key in RENAMED_PARAMETERS else ""
+            raise KeyProblem(here, f"{path} has no parameter {key!r}.{now or nearest(str(key), named)}")
         keywords[key] = convert(_bind_nested(value, here), hints.get(key, Any), here)
     return functools.partial(function, **keywords)
 

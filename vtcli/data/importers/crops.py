@@ -60,14 +60,9 @@ def asked_box(arguments: Mapping[str, Any]) -> Box | None:
     return cast("Box", tuple(map(float, numbers))) if len(numbers) == len(given) == 4 else None
 
 
-def shows(box: Box, before: Sequence[Pixels], after: Pixels) -> bool:
-    """True if a picture is the crop of one of those before it. A set does not say of which one a box is, nor always
-    in which unit: pixels, shares of the side and thousandths are tried."""
-    return shown(box, before, after) is not None
-
-
 def shown(box: Box, before: Sequence[Pixels], after: Pixels) -> tuple[int, tuple[int, int, int, int]] | None:
-    """The picture before it that a picture is a crop of, and the crop's box in its pixels; None for no crop."""
+    """The picture before it that a picture is a crop of, and the crop's box in its pixels; None for no crop. A set does
+    not say of which one a box is, nor always in which unit: pixels, shares of the side and thousandths are tried."""
     for number, pixels in enumerate(before):
         for x1, y1, x2, y2 in _places(box, pixels):
             if _same(pixels[y1:y2, x1:x2], after):

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NoReturn, cast, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
 from vtcli.config.binding import convert, nearest
 from vtcli.data.sets.own import COLUMNS, Columns
@@ -155,14 +155,3 @@ def chosen_rows(reading: RowReading, split: str, rows: int, column: Iterator[Any
     wanted = (reading.splits or {}).get(split, (split,))
     unknown = split == "train"  # there such a row is read, and counted as a bad one
     return [number for number, value in enumerate(column) if (unknown if value is None else str(value) in wanted)]
-
-
-def refuse_mapping(preset: str | None, mapping: Mapping[str, Any] | None) -> NoReturn:
-    """Raises ``ConfigError`` with the present spelling of ``preset`` and ``mapping``, which are no keys any more."""
-    given, words = dict(mapping or {}), [f"row: {preset}"] if preset else []
-    columns = {key: given.pop(key) for key in list(given) if key in COLUMNS}
-    reading = {key: given.pop(key) for key in list(given) if key in CONVENTIONS or key in RowReading.__slots__}
-    words += [f"columns: {json.dumps(columns)}"] if columns else []
-    words += [f"reading: {json.dumps(reading)}"] if reading else []
-    gone = f" A function of your own says {', '.join(given)} (docs/data.md)." if given else ""
-    raise ConfigError(f"preset and mapping are row, columns and reading now: write {', '.join(words)}.{gone}")

@@ -43,7 +43,6 @@ from vtcli.data.importers.reading import (
     chosen_rows,
     read_columns,
     read_reading,
-    refuse_mapping,
     shared_rows,
 )
 from vtcli.data.importers.row_images import Header, KeepImages
@@ -124,16 +123,12 @@ def survey(
     row: Any = None,
     columns: Mapping[str, Any] | None = None,
     reading: Mapping[str, Any] | None = None,
-    preset: str | None = None,
-    mapping: Mapping[str, Any] | None = None,
     **_: object,
 ) -> Survey:
     """Counts the rows of a split, and lists the columns that ``generate`` does not read where no function reads them.
 
     Raises ``InputError`` for a missing or damaged file, and for a column whose name looks like a slip.
     """
-    if preset is not None or mapping is not None:
-        refuse_mapping(preset, mapping)
     rows = open_rows(path, split, row, columns, reading)
     names, used = rows.source.columns(), rows.used()
     if rows.strict:
@@ -154,8 +149,6 @@ def generate(
     row: Any = None,
     columns: Mapping[str, Any] | None = None,
     reading: Mapping[str, Any] | None = None,
-    preset: str | None = None,
-    mapping: Mapping[str, Any] | None = None,
     turn: bool = False,
     augment: float = 0.7,
     tool_train_augment: float = 1.0,
@@ -164,14 +157,12 @@ def generate(
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
     ``row`` is a public set of ``sets.table``, or a function from a record to a ``SetRow``; ``columns`` names columns,
-    and ``reading`` has keys of ``RowReading`` and of ``CONVENTIONS``. ``preset`` and ``mapping`` are refused with their
-    present spelling. Unless ``keep_images`` is png, images of rows that are not turned come as ``Item.encoded``.
+    and ``reading`` has keys of ``RowReading`` and of ``CONVENTIONS``. Unless ``keep_images`` is png, images of
+    rows that are not turned come as ``Item.encoded``.
 
     Raises ``RowProblem`` for a row that cannot be used in this form, and ``InputError`` for a missing or damaged file
     and too few rows.
     """
-    if preset is not None or mapping is not None:
-        refuse_mapping(preset, mapping)
     rows = open_rows(path, split, row, columns, reading)
     if item >= rows.source.rows:
         raise InputError(
