@@ -56,7 +56,7 @@ class ParityBounds:
 
 @dataclass(frozen=True)
 class Gaps:
-    """Figures of the differences learner - policy of sampled tokens, nats. One that is not a number stays so.
+    """Figures of the differences learner - policy of sampled tokens, nats. A figure that is not a number stays so.
 
     >>> Gaps.of([0.0, 0.1, -0.1]).largest
     0.1

@@ -21,7 +21,7 @@ Rank = Literal["none", "std"]
 """Order of the groups. ``none``: as they came. ``std``: those of the largest deviation first; a group may be cut."""
 
 Imageless = Literal["none", "called", "all"]
-"""Trajectories in which no tool made an image. ``called``: of those that called one ("failing to render any image",
+"""Trajectories in which no tool made an image. ``called``: of trajectories with calls ("failing to render any image",
 PyVision-RL 3.3). ``all``: all of them (its released code, ``hasimage``)."""
 
 

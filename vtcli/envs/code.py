@@ -159,7 +159,7 @@ class CodeEnv:
         return Picture(pixels, encode_png(pixels))
 
     async def _observed(self, call: Call, result: RunResult, images: Sequence[ImageRef], index: int | None) -> _Done:
-        """``images`` exist; ``index``: the one that the call was about, where it is about one."""
+        """``images`` exist; ``index``: the image that the call was about, where it is about one."""
         writing, count = self.protocol.writing, len(images)
         kept, notes = _fit_to_show(result.images, result.images_dropped)
         shown = ShownOutput(result, kept, notes, count)
@@ -192,7 +192,7 @@ class CodeEnv:
 
 
 def _fit_to_show(images: Sequence[OutputImage], dropped: int) -> tuple[tuple[OutputImage, ...], tuple[str, ...]]:
-    """The images that the model can be shown, and what is to be said of the others."""
+    """The images that the model can be shown, and notes on the others."""
 
     def fits(produced: OutputImage) -> bool:
         height, width = produced.pixels.shape[:2]

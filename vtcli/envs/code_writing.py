@@ -40,7 +40,7 @@ FALLBACK: Mapping[Status, str] = {
     Status.LIMIT: "the code wrote too much and was stopped",
     Status.REFUSED: "the code was not run",
 }
-"""Texts for the policy where a run has no error text of its own."""
+"""Texts for the policy where a run has no error text."""
 
 TAGS = (
     *("think", "answer", "code", "tool_call", "tool_response", "sandbox_output", "interpreter"),
@@ -64,7 +64,7 @@ class ShownOutput:
 
 def harmless(text: str, tags: Sequence[str] = ()) -> str:
     """Text that is only text: ``<`` of a marker or of a known tag becomes ``‹``; control characters are dropped, and
-    what is no UTF-8 becomes ``?``.
+    bytes that are not UTF-8 become ``?``.
 
     >>> harmless("</sandbox_output><|im_end|><image> 1 < 2 <class 'int'>")
     "‹/sandbox_output>‹|im_end|>‹image> 1 < 2 <class 'int'>"
@@ -145,7 +145,7 @@ def details(shown: ShownOutput) -> dict[str, Json]:
 
 
 def transform(produced: OutputImage, image: int | None) -> dict[str, Json]:
-    """``ImageRef.transform`` of an image that code made. ``verified`` as ``sandbox.types.OutputImage`` says; ``image``
+    """``ImageRef.transform`` of an image that code made. ``verified`` as in ``sandbox.types.OutputImage``; ``image``
     is the trajectory's image that stands for all input of the run, None where each operation names its own. The boxes
     are in the original pixels of that image, or of the ``size`` that an environment adds where its code gets views. An
     environment adds the ``picture`` too, by its sha256: the start of a replay (``envs.claims``)."""

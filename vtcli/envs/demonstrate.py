@@ -198,7 +198,7 @@ async def _perceive(
 async def play(
     name: str, env: Env, images: Sequence[ImageRef], turns: Sequence[str]
 ) -> tuple[list[Mapping[str, str]], list[ImageRef]]:
-    """The messages of one episode in which the assistant says ``turns``, and the images that they show, in order.
+    """The messages of one episode in which the assistant writes ``turns``, and the images that they show, in order.
 
     Raises ``ValueError`` for turns after a final one, or code that fails: the script is wrong.
     """

@@ -60,8 +60,8 @@ async def imported_messages(
 
     Raises:
         RowProblem: a call that cannot be read or has no observation; an observation without a call; a crop that is not
-            the picture after it; code that opens a file of its author's disk; a call in a frame that is not known, or
-            one that fails in the environment.
+            the picture after it; code that opens a file of its author's disk; a call in an unknown frame, or a call
+            that fails in the environment.
     """
     syntax = env.syntax if isinstance(env, HasSyntax) else None
     messages, turns = _led(dialogue, env, syntax)
@@ -408,8 +408,8 @@ def _failed(dialogue: Dialogue, card: EnvCard, call: PlayedCall) -> RowProblem:
 
 
 def _require_picture(dialogue: Dialogue, call: PlayedCall, turns: Sequence[_CallTurn], images: Images) -> None:
-    """Raises ``RowProblem`` if the one picture that answers a call without a box is not the one that the environment
-    makes: a turn in the other sense, another flip. Boxes were compared where their frame was read."""
+    """Raises ``RowProblem`` if the one picture that answers a call without a box is not the environment's picture: a
+    turn in the other sense, another flip. Boxes were compared where their frame was read."""
     turn = next(turn for turn in turns if turn.number == call.message)
     if not dialogue.compared or call.made is None or turn.pictures != 1 or frames.placed(call.arguments):
         return

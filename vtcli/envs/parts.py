@@ -102,7 +102,7 @@ class ParquetPart:
 
 
 def keeping(data: Data, keep: KeepImages) -> Data:
-    """The data with imported images held as ``keep`` says; what is drawn, and pages that are turned, stay PNG.
+    """The data with imported images held by ``keep``; drawn images and turned pages stay PNG.
 
     Raises:
         ConfigError: no task that imports rows.
@@ -180,7 +180,7 @@ def demo_parts(
     shard: str | None = None,
     sandbox: PoolConfig | None = None,
 ) -> list[ParquetPart]:
-    """``validation`` and ``train``; every row has an item of its own, from splits that no dataset uses."""
+    """``validation`` and ``train``; every row has another item, from splits that no dataset uses."""
     for task, kinds in demos.rows.items():
         if task not in data.tasks or set(kinds) - set(KINDS):
             raise ConfigError(

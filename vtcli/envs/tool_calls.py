@@ -27,7 +27,7 @@ from vtcli.tools.arguments import integer
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """An ``Env`` without state of its own: the images so far come with every step."""
+    """An ``Env`` without state: the images so far come with every step."""
 
     sample: Sample
     tools: Mapping[str, Tool]  # those that the sample offers
@@ -126,7 +126,7 @@ def open_env(
 ) -> ToolCalls:
     """The environment of one sample with those of ``tools`` that it offers.
 
-    Raises ``ConfigError`` for a sample with videos, ``InputError`` for one that names an unknown tool.
+    Raises ``ConfigError`` for a sample with videos, ``InputError`` for a sample that names an unknown tool.
     """
     if sample.videos:
         raise ConfigError(f"sample {sample.id} has videos, which native tools do not show; env=pyvision_video does")

@@ -1,5 +1,5 @@
 """The constants that no data sheet gives, each with its source. ``vtcli plan --measure`` measures some of them on the
-machine at hand. The others are assumed, and every plan says which is which."""
+machine at hand. The others are assumed, and every plan marks them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vtcli.errors import InputError
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of a plan. ``SOURCES`` says where each value comes from; ``measured`` names those that a
+    """The constants of a plan. ``SOURCES`` has the source of each value; ``measured`` names those that a
     measurement has replaced."""
 
     matmul_efficiency: float = 0.37  # share of the peak

@@ -1,4 +1,4 @@
-"""A plan: memory, time and GPU-hours of a run. ``fit`` says what to change when it does not fit."""
+"""A plan: memory, time and GPU-hours of a run. ``fit`` names the changes that make it fit."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SHARES = (0.3, 0.45, 0.6, 0.7, 0.8, 0.9)
 """Values of ``engine.gpu_memory`` that are tried."""
 
 MACHINES = (1, 2, 4, 8, 16)
-"""Multiples of the machines that are tried, where no layout fits on those that there are."""
+"""Multiples of the machines that are tried, where no layout fits on the given ones."""
 
 
 def estimate(arch: Architecture, work: Workload, layout: Layout, cluster: Cluster, constants: Constants) -> Plan:
@@ -63,7 +63,7 @@ def advised(plan: Plan) -> Plan:
 
 
 def cheapest(arch: Architecture, work: Workload, layout: Layout, cluster: Cluster, constants: Constants) -> Plan | None:
-    """The layout with the shortest step among those that fit; of equal ones that with the fewest changes."""
+    """The fitting layout with the shortest step; of equal ones the layout with the fewest changes."""
     mean, best = shape(arch, work), None
     for other in _layouts(arch, work, layout, cluster):
         if not memory(arch, work, other, cluster, mean, constants).fits:

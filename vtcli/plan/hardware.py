@@ -71,7 +71,7 @@ WORDS: Mapping[str, frozenset[str]] = {
 
 def of_device(name: str, memory: float | None = None) -> Gpu | None:
     """The GPU of the table by the driver's name of a device, and by its ``memory`` in GiB where several are so named;
-    None for one that the table does not have.
+    None for a device that the table lacks.
 
     Example: "NVIDIA A100-SXM4-40GB" with 40 GiB is A100-40, and "Quadro RTX 6000", which is older, is None.
     """

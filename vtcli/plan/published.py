@@ -1,7 +1,7 @@
 """Published step times beside the model's figures for the same runs.
 
 Two constants are calibrated on the first two rows (update time alone). No other row is fitted. Facts that a source
-leaves open are assumed here, and the row says so.
+leaves open are assumed here, marked in the row.
 """
 
 from __future__ import annotations

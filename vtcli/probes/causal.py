@@ -1,4 +1,4 @@
-"""The causal probe: which trajectories are continued, from where, under which conditions, and what is stored of it.
+"""The causal probe: which trajectories are continued, from where, under which conditions, and the records of it.
 
 A trajectory is cut after an observation that showed a picture. The same policy continues it from the same tokens, once
 with the picture as it was (``original``, the control) and once with each replacement. Equal numbers of continuations
@@ -64,7 +64,7 @@ class ProbeSource:
 class Continuation:
     """One continuation as it is stored. Every figure of the probe follows from these rows.
 
-    ``right`` is None for a broken rollout and without a judge's verdict. ``faithful`` is what the judge said of the
+    ``right`` is None for a broken rollout and without a judge's verdict. ``faithful`` is the judge's verdict on the
     source's pictures (``signals.faithful``); None where it was not measured.
     """
 

@@ -25,10 +25,10 @@ from vtcli.statistics.metrics import Estimate, Floats, bootstrap, estimate, pair
 
 STORED = "stored"
 NOT_LOST = (STORED, "true_evidence")
-"""Conditions that take nothing away. What is lost under them is no share of what answers rest on."""
+"""Conditions that take nothing away. A loss under them is no share of what answers rest on."""
 
 EMPTY_PICTURES = ("blank", "noise")
-"""Conditions that show nothing; a causally faithful answer is wrong under each of those that were asked."""
+"""Conditions that show nothing; a causally faithful answer is wrong under each measured one."""
 
 Outcomes = Mapping[str, Sequence[float | None]]
 """Right or wrong by source, one value per continuation."""
@@ -124,7 +124,7 @@ def _pairs(originals: Outcomes, outcomes: Outcomes) -> dict[str, tuple[float, fl
 
 
 def _difference(pairs: Mapping[str, tuple[float, float]], seed: int) -> Estimate:
-    """Mean of the paired differences with a bootstrap interval. Where all differences are equal, resampling says
+    """Mean of the paired differences with a bootstrap interval. Where all differences are equal, resampling shows
     nothing about other trajectories: the interval is that of the paired test."""
     found = bootstrap([before - after for before, after in pairs.values()], seed)
     if found.method != "no spread":
@@ -152,8 +152,8 @@ def _lost(sums: Floats) -> Floats:
 
 
 def causally_faithful(rows: Sequence[Continuation]) -> dict[tuple[str, int], bool | None]:
-    """True for a causally faithful answer, by source and number, of those that are right with the original. None where
-    a continuation has no verdict; empty without a condition that shows nothing."""
+    """True for a causally faithful answer, by source and number, among answers that are right with the original. None
+    where a continuation has no verdict; empty without a condition that shows nothing."""
     by_place: dict[tuple[str, int], dict[str, float | None]] = {}
     for row in rows:
         by_place.setdefault((row.source, row.number), {})[row.condition] = row.right

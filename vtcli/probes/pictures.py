@@ -117,7 +117,7 @@ CONDITIONS: Mapping[str, Callable[[ToolPicture], Pixels | None]] = {
 
 
 def _around(box: Box, wide: float, high: float, size: tuple[int, int]) -> Box:
-    """A box of this size around the middle of another, moved into the picture. What is larger than it is cut."""
+    """A box of this size around the middle of another, moved into the picture. A larger box is cut."""
     x = min(max(0.0, (box[0] + box[2] - wide) / 2), max(0.0, size[0] - wide))
     y = min(max(0.0, (box[1] + box[3] - high) / 2), max(0.0, size[1] - high))
     return x, y, min(x + wide, size[0]), min(y + high, size[1])

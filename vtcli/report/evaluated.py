@@ -25,7 +25,7 @@ def tables(
     probed: CausalResult | None,
     seed: int,
 ) -> list[Table]:
-    """Functions of what is stored, so that a run that is not made again prints the same."""
+    """Functions of stored rows, so that a run that is not made again prints the same."""
     beside = side_by_side.of_baseline(benchmarks, baseline, run, seed) if baseline and measured else None
     every = beside, published.table(measured, benchmarks), turned.table(run, benchmarks, measured, seed)
     found = [table for table in every if table is not None]
@@ -37,7 +37,7 @@ def tables(
 
 
 def show(report: Path, extra: Sequence[Table], seed: int, *, faithful: bool, label: str | None = None) -> None:
-    """Prints a report's tables and says where its page is; ``faithful``: with faithful, unfaithful and no tool;
+    """Prints a report's tables and the path of its page; ``faithful``: with faithful, unfaithful and no tool;
     ``label``: the model's name in place of the stored one."""
     *before, last = folder.load_series(report)
     series = (*before, replace(last, label=label or last.label))

@@ -54,7 +54,7 @@ class ViewSource:
         return _logs(self.folder) if self.live else self.files
 
     def image(self, sha: str) -> Path | None:
-        """The file of an image; None for what is no hash, and for an image that is not there."""
+        """The file of an image; None for a text that is no hash, and for a missing image."""
         if not _SHA.fullmatch(sha):
             return None
         steps = sorted(self.folder.glob("steps/[0-9]*"), reverse=True)  # of a run that keeps those of its newest steps
@@ -101,7 +101,7 @@ def under_way(home: Path, given: str | None) -> ViewSource:
     """The work folder of a run: the one given, or that whose trajectories changed last.
 
     Raises:
-        InputError: there is none.
+        InputError: no run has trajectories.
     """
     folders = [Path(given)] if given else [path for path in (home / ".work").glob("*") if path.is_dir()]
     known = [(max(log.stat().st_mtime for log in logs), path) for path in folders if (logs := _logs(path))]
@@ -178,7 +178,7 @@ class TrajectoryFeed:
 
     @property
     def titles(self) -> list[str]:
-        """The names of what is shown, its own first."""
+        """The names of the shown sources, this one's first."""
         return [self.source.title, *(other.source.title for other in self._others)]
 
     def image(self, sha: str) -> Path | None:

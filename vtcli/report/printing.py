@@ -18,7 +18,7 @@ from rich.text import Text
 from vtcli.foreign import one_line, visible
 
 WIDEST = 400
-"""Characters of a line without a terminal; what is longer wraps."""
+"""Characters of a line without a terminal; longer lines wrap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def _plain(text: str) -> str:
 
 
 def to_console(table: Table, *, plain: bool = False, width: int = WIDEST) -> RichTable:
-    """The same table for a terminal of ``width``; labels are text, never markup. What is too wide wraps between words,
-    and is never cut off.
+    """The same table for a terminal of ``width``; labels are text, never markup. A line that is too wide wraps between
+    words and is never cut off.
 
     ``plain`` is for a file or a pipe: between the bars of Markdown, and one line a row up to ``WIDEST`` characters.
     """
@@ -96,7 +96,7 @@ def _visible(table: Table) -> Table:
 def _widths(table: Table, room: int, *, break_words: bool = False) -> list[int] | None:
     """The columns' widths in ``room`` characters. None where the longest words do not fit and may not be broken.
 
-    Words and intervals stay whole as far as they can; what is left goes to the columns with most to wrap.
+    Words and intervals stay whole as far as they can; the rest goes to the columns with most to wrap.
     """
     least, full = list[int](), list[int]()
     for i, column in enumerate(table.columns):

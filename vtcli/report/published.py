@@ -41,7 +41,7 @@ def percent(found: Estimate, answers: int) -> Cell:
 
 
 def _left_out(result: BenchmarkResult) -> str:
-    """Counts of what is in no figure, or wrong for want of an answer."""
+    """Counts of answers that are in no figure, or wrong for want of an answer."""
     whole = "" if result.expected in (None, result.questions) else f" of {result.expected}"
     counts = {
         "rollouts broke": result.broken,

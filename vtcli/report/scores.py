@@ -152,7 +152,7 @@ def _cases(pairs: Sequence[Pair], form: str, brief: bool) -> Table:
 
 
 def agreement_tables(found: JudgeComparison) -> list[Table]:
-    """Of every signal: the figures, and how often a says what where b says what."""
+    """Of every signal: the figures, and how often a gives which value where b gives which."""
     alone = f" Left out are {found.only_a} trajectories of a alone and {found.only_b} of b alone."
     left_out = alone if found.only_a or found.only_b else ""
     return [table for each in found.signals for table in _agreement(each, left_out)]

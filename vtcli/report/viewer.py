@@ -84,7 +84,7 @@ def data_uri(picture: Image.Image) -> str:
 
 
 def picture(pictures: Pictures, ref: ImageRef, drawing: str, label: str) -> Markup:
-    """An image at reading size with its drawing over it; a box that says so where the run did not keep the image."""
+    """An image at reading size with its drawing over it; a box with a note where the run did not keep the image."""
     w, h = ref.view_width, ref.view_height
     scale = min(3.0, SHOWN_PX / max(w, h))
     shown = pictures.element(ref)
@@ -101,7 +101,7 @@ def picture(pictures: Pictures, ref: ImageRef, drawing: str, label: str) -> Mark
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A picture and what is written under it."""
+    """A picture and its caption."""
 
     svg: Markup
     caption: str

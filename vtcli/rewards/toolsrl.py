@@ -123,7 +123,7 @@ def tool_reward(
 
 
 def supervised(signals: Signals) -> bool:
-    """True where the sample's truth says which use of the tools is right."""
+    """True where the sample's truth knows the right use of the tools."""
     return any(signals.values.get(name) is not None for name in ("orientations", "zooms", "drawn"))
 
 
@@ -147,7 +147,7 @@ def state_rewards(signals: Signals, scale: Scale) -> dict[int, float]:
 
 
 def _zoom(found: Sequence[Mapping[str, Any]], scale: Scale) -> float:
-    """The best ModF1 over the true boxes (Eq. 3): 1 where it reaches the threshold (figure 7; 4.1 says IoU), else 0.
+    """The best ModF1 over the true boxes (Eq. 3): 1 where it reaches the threshold (figure 7; 4.1 has IoU), else 0.
     Without a threshold, the value itself."""
     best = max((geometry.mod_f1(geometry.Areas(**areas), scale.w_fp, scale.w_fn) for areas in found), default=0.0)
     # A crop of exactly 21 times the true area has ModF1 = 0.5, and areas of fractional boxes are rounded.

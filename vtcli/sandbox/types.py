@@ -50,7 +50,7 @@ TIERS: tuple[Tier, ...] = ("full", "landlock", "seccomp", "none")  # strongest f
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """Limits of one run, unless said otherwise. Exceeding one ends the run with the status in brackets."""
+    """Limits of one run. Exceeding one ends the run with the status in brackets."""
 
     wall_s: float = 15.0  # starts when the code starts, not when the call is queued [timeout]
     cpu_s: float = 20.0  # [timeout]
@@ -136,7 +136,7 @@ class Operation:
     - ``too many operations``: the chain was cut here.
 
     ``image``: the index of the input picture that the chain of operations started from, None when unknown; ``box``: the
-    part of that picture, in its pixels and before rotation, that the result shows, None when it cannot be told.
+    part of that picture, in its pixels and before rotation, that the result shows, None when it is unknown.
     """
 
     name: str

@@ -40,7 +40,7 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class SignalSet:
-    """The signals of one configuration, those that its rewards need, and those that they read."""
+    """The signals of one configuration: all, the ones its rewards need, and the ones they read."""
 
     signals: Mapping[str, Signal]
     wants: Wants = lambda facts, signals: set()

@@ -24,7 +24,7 @@ FACTS = ("id", "sample", "task", "form")
 @dataclass(frozen=True, slots=True)
 class RecipeTotals:
     """The totals of one recipe in stored order; None without a total. ``reasons`` counts the missing ones by reason.
-    ``problem`` says why the recipe scores nothing at all."""
+    ``problem`` is the reason why the recipe scores nothing at all."""
 
     recipe: str
     totals: tuple[float | None, ...]
@@ -60,7 +60,7 @@ def require_some(rows: Sequence[RecipeTotals]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RankGap:
-    """A trajectory that ``more`` rewards most and ``less`` least among those that both score."""
+    """A trajectory that ``more`` rewards most and ``less`` least among the trajectories that both score."""
 
     more: str
     less: str

@@ -35,7 +35,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one stored trajectory by one reward. ``reason`` says why the total is None. ``group`` counts from 0
+    """The score of one stored trajectory by one reward. ``reason``: why the total is None. ``group`` counts from 0
     in stored order. ``reward`` names the recipe's phase."""
 
     trajectory: Facts
@@ -117,8 +117,8 @@ def trajectory_files(folder: Path, what: str) -> tuple[Path, ...]:
 
 
 def trajectories(store: ArtifactStore, source: TrajectorySource) -> TrajectorySource:
-    """The input itself, or the one that its scores were made of, beside them or in ``store``. Raises ``InputError`` if
-    that was no artifact, or is another one now."""
+    """The input itself, or the trajectories that its scores were made of, beside them or in ``store``. Raises
+    ``InputError`` if that was no artifact, or is another one now."""
     if source.files[0].name != SCORES:
         return source
     if source.artifact is None or not source.artifact.manifest.parents:

@@ -5,7 +5,7 @@ outside a list of names will do): so it is known what measures a fact that is mi
 ``CLAIMED`` are those among them that are certain only once the sandbox has done the code's operations again.
 
 A signal may import judging, ``geometry`` and the schema. It must not know a reward, an engine or another trajectory.
-``vtcli.judging`` says how signals, judges and rewards differ.
+``vtcli.judging`` explains how signals, judges and rewards differ.
 """
 
 from __future__ import annotations

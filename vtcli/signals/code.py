@@ -46,8 +46,8 @@ async def measure(trajectory: Trajectory, *, searches: Sequence[str] = ()) -> Ma
     original. ``iou`` is its best IoU with a true box. Both are None if unknown. A claim that led to no image has
     ``verified`` None.
 
-    ``required``: the names that the truth asks for, in order; [] where it asks for none, None where it does not say.
-    ``search``: whether the task is a visual search, None where neither the truth nor ``searches`` says."""
+    ``required``: the names that the truth asks for, in order; [] where it asks for none, None where it is unknown.
+    ``search``: whether the task is a visual search, None where neither the truth nor ``searches`` knows."""
     truth = trajectory.sample.truth
     return {"operations": operations(trajectory), "required": required(truth), "search": search(truth, searches)}
 

@@ -1,6 +1,6 @@
 """Faithfulness of an answer: CodeV's metric (arXiv 2511.19661, section 3, algorithm 1, template 8.1).
 
-It is measured by a rubric of its own, apart from the reward's: one question a crop, yes or no. A reward reads none of
+It is measured by a separate rubric, not the reward's: one question a crop, yes or no. A reward reads none of
 it, so only evaluations measure it (``eval.metrics``).
 """
 

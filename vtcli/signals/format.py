@@ -26,8 +26,8 @@ _THYME = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """True or False by each paper's rule, on the text of all policy turns, joined by line ends: what tools said is no
-    policy's doing. A rollout without an answer in a turn that ended by itself keeps no form. A thought that the prompt
+    """True or False by each paper's rule, on the text of all policy turns, joined by line ends: text of tools is not
+    the policy's. A rollout without an answer in a turn that ended by itself keeps no form. A thought that the prompt
     opens counts as opened by the policy.
 
     ``format_ok``: DeepEyes' ``vl_agent.py``, as many opening as closing tags of thought, answer and vision, and an

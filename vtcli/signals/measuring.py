@@ -20,7 +20,7 @@ OpenJudge = Callable[..., Judge]
 
 
 def with_rules(signals: Iterable[Signal], own: Mapping[str, Any]) -> list[Signal]:
-    """The signals; those that take rules know ``own`` as well, the scorers that benchmarks bring from outside."""
+    """The signals; signals that take rules know ``own`` as well, the scorers that benchmarks bring from outside."""
     found: list[Signal] = []
     for signal in signals:
         bound = cast("partial[Any]", signal)

@@ -30,7 +30,7 @@ _AVOIDABLE = frozenset({
     *("NameError", "UnboundLocalError", "AttributeError", "SyntaxError", "IndentationError", "TabError"),
     *("FileNotFoundError", "ImportError", "ModuleNotFoundError"),
 })  # fmt: skip
-"""The prompt says which names and files there are, and Python's grammar is known."""
+"""The prompt lists the names and files, and Python's grammar is known."""
 
 _WRITES = re.compile(r"\.save\s*\(|\bimwrite\s*\(|\bimsave\s*\(|\bsavefig\s*\(")
 _READS = re.compile(r"\bImage\.open\s*\(|\bimread\s*\(")
@@ -155,7 +155,7 @@ def _said(result: CallResult) -> str:
 
 
 def _scratch_pad(result: CallResult, images: Sequence[ImageRef]) -> bool:
-    """The input shown again as it is; an image saved and not shown; an image read and nothing said of it."""
+    """The input shown again as it is; an image saved and not shown; an image read and nothing printed."""
     if result.status not in ("ok", "no_output"):
         return False
     if result.images:

@@ -14,7 +14,7 @@ HEAD = ("| signal | what it is | measured by |", "|---|---|---|")
 def lines() -> list[str]:
     """The lines of a Markdown table: each signal, what it is, and the module that measures it.
 
-    A module that needs a judge says so, and so does a value that counts only once the sandbox has done the code's
+    Marks a module that needs a judge, and a value that counts only once the sandbox has done the code's
     operations again (``signals.claimed``).
     """
     return [*HEAD, *_rows()]

@@ -1,4 +1,4 @@
-"""Checking what a policy wrote as arguments. Every failure is a ``ToolError`` that says what was expected."""
+"""Checking what a policy wrote as arguments. Every failure is a ``ToolError`` with the expected form."""
 
 from __future__ import annotations
 

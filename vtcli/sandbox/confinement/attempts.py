@@ -298,4 +298,4 @@ ATTEMPTS: dict[str, tuple[Attempt, str, str]] = {
     "open_files": (open_files, "RLIMIT_NOFILE", "RLIMIT_NOFILE"),
     "file_size": (file_size, "RLIMIT_FSIZE", "RLIMIT_FSIZE"),
 }
-"""Attempts in the order of execution: those that remove the canary come after those that look at it."""
+"""Attempts in the order of execution: attempts that remove the canary come after attempts that look at it."""

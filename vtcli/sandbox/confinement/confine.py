@@ -2,7 +2,7 @@
 
     state = prepare_template(tier)          # once, in the template, after its imports, single-threaded.
     prepare_fork(state); os.fork()          # in the template, for each episode.
-    guard = enter_guard(state, limits)      # in that child, which returns as pid 1 of its own namespace at tier full.
+    guard = enter_guard(state, limits)      # in that child, which returns as pid 1 of a new namespace at tier full.
     lock_worker(guard, limits, True, deliver)  # in a child of the guard, right before untrusted code.
 
 Tier ``full`` has namespaces, a private root, a workspace with a quota, Landlock if available, and seccomp. Tier
@@ -115,7 +115,7 @@ def _leave_root(tier: Tier, scratch: str) -> int:
 
 
 def prepare_fork(state: TemplateState) -> None:
-    """Right before each fork of a guard: the child is the first process of a pid namespace of its own."""
+    """Right before each fork of a guard: the child is the first process of a new pid namespace."""
     if state.own_pids is not None:
         syscall("setns", state.own_pids, namespaces.NEW_PIDS)  # in which the next child is
         namespaces.unshare(namespaces.NEW_PIDS)
@@ -167,7 +167,7 @@ def _full_guard(state: TemplateState, limits: RunLimits) -> GuardState:
 
 
 def workspace_of(state: TemplateState, guard: int) -> str:
-    """The folder of the guard with that process id, at the tiers without a mount of its own."""
+    """The folder of the guard with that process id, at the tiers without a private mount."""
     return f"{state.scratch}/{guard}"
 
 

@@ -18,7 +18,7 @@ LIBC.syscall.restype = ctypes.c_long
 MACHINE = platform.machine()
 _TABLES = {"x86_64": X86_64, "aarch64": AARCH64}
 SUPPORTED = os.uname().sysname == "Linux" and MACHINE in _TABLES and struct.calcsize("P") == 8
-"""The filter is written in system-call numbers of these machines. Elsewhere only tier ``none`` exists, and says so."""
+"""The filter is written in system-call numbers of these machines. Elsewhere only tier ``none`` exists."""
 NUMBERS = _TABLES.get(MACHINE, X86_64)
 """System-call numbers of this machine by name."""
 

@@ -1,6 +1,6 @@
 """System-call numbers of the two machines for which confinement is written, by the kernel's own names.
 
-x86-64 has its own table, aarch64 the one that newer architectures share (``asm-generic/unistd.h``). A test compares
+x86-64 has its own table, aarch64 the table that newer architectures share (``asm-generic/unistd.h``). A test compares
 both with the kernel's headers where those are installed."""
 
 from __future__ import annotations

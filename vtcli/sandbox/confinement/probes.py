@@ -39,7 +39,7 @@ State = Literal["active", "absent", "waived"]
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One protection. ``by``: what gives it; ``probe``: what was tried, and what came of it. ``absent``: it cannot be
-    had here; ``waived``: neither, and the config says that an outer boundary stands in for it."""
+    had here; ``waived``: neither, and by the config an outer boundary stands in for it."""
 
     name: str
     state: State

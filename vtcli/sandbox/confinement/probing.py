@@ -1,4 +1,5 @@
-"""Inside a throw-away process: an episode of a tier that tries what the tier must stop, and says what got through."""
+"""Inside a throw-away process: an episode of a tier that tries what the tier must stop, and reports what got
+through."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ X32_GETPID = 0x40000000 | 39
 
 def main(tier: str) -> None:
     """Write one line of JSON to standard output: ``{"layers": [[name, what got through or null, by, what was tried],
-    …]}`` or ``{"error": reason}``. Run it in a process of its own: it ends confined."""
+    …]}`` or ``{"error": reason}``. Run it in a separate process: it ends confined."""
     signal.alarm(LIFETIME_S)  # whatever hangs here ends with its process
     try:
         _episode(cast(Tier, tier))
@@ -154,7 +155,7 @@ def _try_all(tier: Tier, ground: Ground, writer: int) -> None:
 
 
 def _foreign_call(guard: confine.GuardState) -> str | None:
-    """Outcome of a system call with x32 numbers, in a worker of its own, because it must not survive it."""
+    """Outcome of a system call with x32 numbers, in a separate worker, because it must not survive it."""
     if guard.template.tier == "none" or MACHINE != "x86_64":
         return None
     worker, gate = _start(guard, lambda: LIBC.syscall(X32_GETPID))

@@ -1,4 +1,4 @@
-"""Files of the host that the worker may read: those that Python and the imported libraries need, and no others."""
+"""Files of the host that the worker may read: the files that Python and the imported libraries need, and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SYSTEM = (
     "/etc/ld.so.cache",
     "/etc/localtime",
 )
-"""Shared libraries that are loaded late, fonts and time zones; those that exist."""
+"""Shared libraries that are loaded late, fonts and time zones, as far as they exist."""
 
 
 def required() -> tuple[str, ...]:

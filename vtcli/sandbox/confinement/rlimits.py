@@ -7,7 +7,8 @@ import resource
 from vtcli.sandbox.types import RunLimits
 
 TRUSTED_PROCESSES = 4
-"""Trusted processes of an episode, counted with its threads: guard, head, its copy, and one that is being reaped."""
+"""Trusted processes of an episode, counted with its threads: guard, head, its copy, and a process that is being
+reaped."""
 
 
 RUNS = 100

@@ -1,4 +1,4 @@
-"""The template's work once it is warm: it forks guards and waits for those that have ended."""
+"""The template's work once it is warm: it forks guards and reaps them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> int:
-        """Serves until the host closes the channel, and ends what is left then."""
+        """Serves until the host closes the channel, then ends the remaining guards."""
         with contextlib.suppress(ConnectionError):  # the host may close it while a frame is under way
             self._serve()
         proc.Proc().sweep(waits.STOP_S)

@@ -236,7 +236,7 @@ class Guard:
                 return
 
     def end(self) -> None:
-        """Kills what is left of the episode."""
+        """Kills the remaining processes of the episode."""
         if self.process is not None:
             self.process.kill()
         self.kernel.sweep(CLEAN_S)

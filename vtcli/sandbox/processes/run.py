@@ -97,7 +97,7 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """End of one run. ``reply``: the part of the worker's reply that the guard acts on; ``raw``: all of it, for the
-    host; ``signal``: the one that killed the process."""
+    host; ``signal``: the signal that killed the process."""
 
     status: Status
     error: str = ""
@@ -233,7 +233,7 @@ class Run:
         return None
 
     def _checked(self, outcome: Outcome) -> Outcome:
-        """The worker's claim, corrected by what is seen from outside."""
+        """The worker's claim, corrected by outside measurements."""
         if outcome.reply is None:
             return outcome
         threads = self._measure()
@@ -256,7 +256,7 @@ class Run:
         self.guard.answer(self.seq, outcome, self.wall_s, self.cpu_s, self.peak_mb)
 
     def _undo(self, outcome: Outcome) -> None:
-        """The state is again that before the run. Without transactions a process that replied goes on; one that did not
+        """The state is again that before the run. Without transactions a process that replied goes on; a silent one
         is replaced at the next run, from the setup."""
         guard = self.guard
         if self.before is None and outcome.reply is not None and outcome.status is not Status.LIMIT:

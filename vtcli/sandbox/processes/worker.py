@@ -1,4 +1,4 @@
-"""The worker: the process in which the code runs. Nothing that it says is believed.
+"""The worker: the process in which the code runs. None of its claims is believed.
 
 It locks itself down, makes the names of the setup, and serves one run after the other. With transactions it forks
 before each run: the child waits and keeps the state before the run, while the parent runs the code. Afterwards the
@@ -112,7 +112,7 @@ class Worker:
             close(listener)
 
     def prepare(self) -> None:
-        """Makes the names. What the setup's own code raises is told to the guard."""
+        """Makes the names. Reports what the setup's own code raises to the guard."""
         random.seed(0)  # a fork seeds it again: the same code does the same in every episode
         try:
             self.harness.prepare()
@@ -163,8 +163,8 @@ class Worker:
         self.control.send(replies.encode(self.reply(frame.header["seq"], executed)))
 
     def reply(self, seq: int, executed: Execution) -> replies.WorkerReply:
-        """Puts the images into the arena and says where. A run that leaves too many files open is refused: the next
-        one could not work."""
+        """Puts the images into the arena and returns their places. A run that leaves too many files open is refused:
+        the next one could not work."""
         lowest = self._lowest_free()
         most = self.limits.open_files // 2
         if lowest > most and executed.kind in ("ok", "no_output"):

@@ -121,7 +121,7 @@ def capacity(limits: RunLimits) -> int:
 
 
 def put(fd: int, images: Sequence[Pixels], room: int) -> list[int]:
-    """Writes the images (H, W, 3) one after the other, each on a page of its own, as long as they fit into ``room``
+    """Writes the images (H, W, 3) one after the other, each on a new page, as long as they fit into ``room``
     bytes. Returns their offsets, fewer than images when some did not fit. Raises ``OSError``."""
     offsets: list[int] = []
     offset = 0

@@ -25,12 +25,12 @@ CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of the sender, filled in by t
 
 
 class ProtocolError(Exception):
-    """A frame that is malformed. The message says how. Raised for nothing else."""
+    """A frame that is malformed. The message has the reason. Raised for nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One received message. ``pid``: of the sender, as the kernel says (0 where the channel does not ask for it).
+    """One received message. ``pid``: of the sender, by the kernel (0 where the channel does not ask for it).
     ``raw``: the whole message."""
 
     header: Mapping[str, Json]

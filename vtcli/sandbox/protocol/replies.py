@@ -122,7 +122,7 @@ def outline(header: Mapping[str, Json]) -> Outline:
 @dataclass(frozen=True, slots=True)
 class GuardAnswer:
     """One run, as the guard saw it. ``images``: those of the reply lie in the arena and may be taken. ``reply``: the
-    worker's frame, untested; empty without one. ``output``: what was printed, shortened. ``signal``: the one that
+    worker's frame, untested; empty without one. ``output``: what was printed, shortened. ``signal``: the signal that
     killed the process; 0: none."""
 
     seq: int

@@ -73,7 +73,7 @@ _TURNS: dict[str, Tell] = {
 
 
 def _keep(name: str) -> None:
-    """``np.array(image)`` and its like: the copy has the history of what was copied. A wrapper of its own, since these
+    """``np.array(image)`` and its like: the copy has the history of what was copied. A separate wrapper, because these
     are called often: two type checks for anything that is no image."""
     original: Any = getattr(np, name)
     if isinstance(original, type) or hasattr(original, "vtcli_original"):

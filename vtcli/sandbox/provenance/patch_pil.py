@@ -339,7 +339,7 @@ _METHODS: dict[str, Tell] = {
 
 def _clamp(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Boxes beyond the image are clamped and reversed corners put in order (CodeV, appendix 12), at run time, where the
-    box is known; PIL itself pads with black. A box that misses the image is an error that says so."""
+    box is known; PIL itself pads with black. A box that misses the image raises an error."""
     if not recorder.clamp:
         return
     if len(args) > 1 and args[1] is not None:
@@ -349,7 +349,7 @@ def _clamp(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 def clamped(image: Image.Image, box: Any, recorder: Recorder) -> Any:
-    """The box to use; ``recorder`` is told when it differs. Raises ``ValueError`` for one outside the image."""
+    """The box to use; ``recorder`` gets a note when it differs. Raises ``ValueError`` for a box outside the image."""
     w, h = image.size
     try:
         x1, y1, x2, y2 = (float(v) for v in box)

@@ -104,5 +104,5 @@ def plain(value: Any) -> Json:
 
 
 def known(**arguments: Any) -> dict[str, Json]:
-    """Arguments for the record, without those that are None."""
+    """Arguments for the record, without None."""
     return {name: plain(value) for name, value in arguments.items() if value is not None}

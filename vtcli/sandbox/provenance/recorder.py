@@ -58,7 +58,7 @@ class NewImage:
 class Recorder:
     """The histories of one episode's images and the log of its current run.
 
-    ``pictures`` are the input pictures' pixels; ``clamp`` says whether ``Image.crop`` boxes are clamped; ``files`` maps
+    ``pictures`` are the input pictures' pixels; ``clamp``: ``Image.crop`` boxes are clamped; ``files`` maps
     the names of input files to pictures, ``root`` is the folder they lie in.
     """
 
@@ -93,12 +93,12 @@ class Recorder:
         self.operations, self.shown = [], 0
 
     def note(self, text: str) -> None:
-        """Something that the policy is told of this run; said once."""
+        """Adds a note on this run for the policy, once."""
         if text not in self.notes and len(self.notes) < NOTES:
             self.notes.append(text)
 
     def video_name(self, reader: object) -> str:
-        """The variable that a video reader was given as; empty for one that the code made."""
+        """The variable that a video reader was given as; empty for a reader that the code made."""
         return self.videos.get(id(reader), "")
 
     def trouble(self, where: str, problem: Exception) -> None:

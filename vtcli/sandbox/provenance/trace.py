@@ -20,14 +20,14 @@ Box = tuple[float, float, float, float]
 
 IDENTITY: Map = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 CHAIN = 64
-"""A chain is cut at this many operations: what comes later cannot be told."""
+"""A chain is cut at this many operations: later operations are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One image's history. ``size`` (w, h) of the image itself; ``back`` leads from the image's pixels to the
     picture's, None when that is no affine map; ``box``: the part of the picture that the image shows, None when it
-    cannot be told; ``swapped``: red and blue stand in each other's place, as OpenCV has them."""
+    is unknown; ``swapped``: red and blue stand in each other's place, as OpenCV has them."""
 
     image: int | None
     size: tuple[int, int]
@@ -45,7 +45,7 @@ class Trace:
         self, name: str, arguments: Mapping[str, Json], library: str, size: tuple[int, int], step: Map | None
     ) -> Trace:
         """Returns the trace after one more operation; ``step`` leads from the new image's pixels to this one's. An
-        operation on colours sees them in their present order, so a swap before it becomes a step of its own."""
+        operation on colours sees them in their present order, so a swap before it becomes a separate step."""
         before = self
         if self.swapped and (
             (name not in SPATIAL and arguments.get("kind") != "lossy") or arguments.get("fill") not in (None, 0)
@@ -61,7 +61,7 @@ class Trace:
 
     def finished(self) -> tuple[Operation, ...]:
         """The chain, with a swap of red and blue that was not undone. The chain of an unchanged input picture has
-        one entry that says so. An empty chain would mean an image of unknown origin."""
+        one entry for that. An empty chain would mean an image of unknown origin."""
         if not self.operations and not self.swapped and self.image is not None:
             return (Operation("other", {"kind": "unchanged"}, "pil", self.image, self.box),)
         return self.then_swap()

@@ -25,7 +25,7 @@ Size = tuple[int, int]
 
 
 class CannotTell(Exception):
-    """The claim cannot be tested. The message says why."""
+    """The claim cannot be tested. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

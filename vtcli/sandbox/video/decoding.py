@@ -87,7 +87,7 @@ class Cursor:
 class Index:
     """Places of the frames, from the container alone. ``pts`` of the frames in display order, in units of
     ``time_base``; ``keys``: pts of the frames at which decoding can start. Without usable time stamps (``counted``)
-    frames are told apart by counting from the start of the file, and ``pts`` count them."""
+    frames are distinguished by counting from the start of the file, and ``pts`` count them."""
 
     pts: Indices
     keys: Indices
@@ -231,7 +231,7 @@ class Decoder:
         return None
 
     def pixels(self, frame: VideoFrame, size: tuple[int, int] | None) -> Pixels:
-        """(H, W, 3) RGB, turned as the display matrix says. ``size``: (width, height) to scale to, after turning."""
+        """(H, W, 3) RGB, turned by the display matrix. ``size``: (width, height) to scale to, after turning."""
         matrix = display_matrix(frame)
         across = matrix[1] != 0  # rows become columns
         width, height = (size[::-1] if across else size) if size else (None, None)

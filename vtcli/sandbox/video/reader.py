@@ -1,8 +1,8 @@
 """``video_clue_0``: the reader that PyVision-RL's prompt promises (decord's ``VideoReader``), decoded by PyAV.
 
 Decord itself is not kept any more. What differs from it, on purpose: frames are numpy arrays that also know
-``asnumpy()``; times start at the first frame; rotated videos come upright; a frame that cannot be decoded is an error
-that says so, never a neighbour's picture.
+``asnumpy()``; times start at the first frame; rotated videos come upright; a frame that cannot be decoded is an error,
+never a neighbour's picture.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class VideoReader:
         return self._read(self._valid(indices))
 
     def get_avg_fps(self) -> float:
-        """Frames per second, as the container says, or else on average."""
+        """Frames per second, by the container, or else on average."""
         index = self._index
         rate = self._opened.stream.average_rate
         seconds = float((index.end - int(index.pts[0])) * index.time_base)
@@ -149,7 +149,7 @@ class VideoReader:
         return [int(i) for i in np.flatnonzero(np.isin(index.pts, index.keys))]
 
     def next(self) -> Frames:
-        """The frame after the last one that ``next`` gave, or the one that ``seek`` chose."""
+        """The frame after the last one that ``next`` gave, or the frame that ``seek`` chose."""
         if self._next >= len(self):
             raise StopIteration
         self._next += 1

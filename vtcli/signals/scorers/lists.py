@@ -34,7 +34,7 @@ def chartqapro(sample: Sample, text: str) -> Grade:
     """ChartQAPro (arXiv 2504.05506, released ``evaluate_predictions.py``), item by item, the mean over the longer list.
 
     An item whose ``truth.years`` is YES must be the same text. Two numbers: within 5 %, per cent signs left out. Other
-    texts: ANLS. With ``truth.exact`` (fact checking and multiple choice, as the paper says) all items must be the
+    texts: ANLS. With ``truth.exact`` (fact checking and multiple choice, by the paper) all items must be the
     same text; lmms-eval does so, the released code forgets it.
     """
     wanted, given = items(_bare(sample.answer)), items(_bare(text))
@@ -77,7 +77,7 @@ def _denoted(text: str) -> Sequence[object]:
 
 
 def verified(sample: Sample, text: str) -> Grade:
-    """TabFact in TableVQA-Bench: the reply says "true" or "false", not both; "not true" and "untrue" are false."""
+    """TabFact in TableVQA-Bench: the reply has "true" or "false", not both; "not true" and "untrue" are false."""
     said = {(word == "true") != bool(no or un) for no, un, word in _VERDICT.findall(text.lower())}
     wanted = sample.answer.strip().lower() in ("1", "true", "yes", "entailed")
     return Grade.of(said == {wanted}, found=len(said) == 1)

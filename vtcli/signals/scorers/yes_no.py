@@ -11,7 +11,7 @@ _SAID = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 
 
 def read(text: str) -> bool | None:
-    """True for yes, False for no; None for a reply that says neither or both."""
+    """True for yes, False for no; None for a reply with neither or both."""
     said = {word.lower() for word in _SAID.findall(text)}
     return said == {"yes"} if len(said) == 1 else None
 
@@ -24,7 +24,7 @@ def read_official(text: str) -> bool:
 
 
 def yes_no(sample: Sample, text: str) -> Grade:
-    """The reply says what the answer says."""
+    """Right if reply and answer agree on yes or no."""
     said = read(text)
     return NOTHING if said is None else Grade.of(said == read(sample.answer))
 
