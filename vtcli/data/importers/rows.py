@@ -96,19 +96,18 @@ class Rows:
                 f"{place}: its function raises {type(error).__name__} ({error}). It has {_column_names(record)}.",
             ) from error
 
-    def texts(self) -> Iterator[SetRow | None]:
-        """All rows in order without the bytes that a file holds itself; None where a row cannot be read so."""
-        for number, record in enumerate(self.source.texts(self._names())):
+    def texts(self, *wanted: str) -> Iterator[SetRow | None]:
+        """Some fields of all rows in order, without the bytes that a file holds itself; None where a row cannot be read
+        so. A function reads all columns."""
+        columns = self.columns if self.function else {name: self.columns.get(name, ()) for name in wanted}
+        rows = replace(self, columns=columns)
+        names = [path for path in rows.used() if path not in self.reading.split]
+        by_name = self.function is None and not any("*" in path for path in names)
+        for number, record in enumerate(self.source.texts(names if by_name else self.source.columns())):
             try:
-                yield self.row(record, Place(self.source.name, number))
+                yield rows.row(record, Place(self.source.name, number))
             except RowProblem:
                 yield None
-
-    def _names(self) -> list[str]:
-        """The columns that are read: all of them where a function reads them."""
-        if self.function is not None or any("*" in path for paths in self.columns.values() for path in paths):
-            return self.source.columns()
-        return list(dict.fromkeys(path.split(".", 1)[0] for paths in self.columns.values() for path in paths))
 
     def used(self) -> tuple[str, ...]:
         """The columns that are read by name, as far as they have no pattern."""
@@ -235,7 +234,7 @@ def reads(
             rows = open_rows(path, split, row, columns, reading)
         except InputError:
             return
-        for each in itertools.islice(rows.texts(), items):
+        for each in itertools.islice(rows.texts("images", "video"), items):
             if each is not None:
                 for value in [*media.listed(each.images), *([each.video] if each.video is not None else [])]:
                     yield from rows.finder.contained(value)
@@ -297,7 +296,7 @@ def _rows(source: RowSource, base: Path, function: RowFunction | None, columns: 
 def _pictures(rows: Rows) -> list[str]:
     """The picture of each row, by its path; rows whose pictures have none have a key of their own."""
     found: list[str] = []
-    for number, row in enumerate(rows.texts()):
+    for number, row in enumerate(rows.texts("images", "video")):
         held = [*media.listed(row.images), *([row.video] if row.video is not None else [])] if row else []
         paths = held if all(isinstance(value, str) and len(value) < LONGEST_PATH for value in held) else []
         found.append(json.dumps(paths) if paths else f"row {number}")
@@ -564,7 +563,7 @@ ASKED_ROWS = 2000
 @functools.lru_cache(maxsize=16)
 def _index_alone(rows: Rows) -> int:
     """Number of rows, among the first ones of a set, whose answer is an option by its index alone."""
-    asked = [row for row in itertools.islice(rows.texts(), ASKED_ROWS) if row is not None]
+    asked = [row for row in itertools.islice(rows.texts("options", "answer"), ASKED_ROWS) if row is not None]
     return sum(options.index_alone(row.options, str(row.answer)) for row in asked)
 
 

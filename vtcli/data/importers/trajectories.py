@@ -162,7 +162,7 @@ class _Index:
     def _by_text(self, strip: tuple[str, ...]) -> Mapping[str, Sequence[int]]:
         if strip not in self._numbers:
             found = self._numbers.setdefault(strip, defaultdict(list))
-            for number, row in enumerate(self._opened.texts()):
+            for number, row in enumerate(self._opened.texts("question")):
                 with suppress(ValueError):  # what cannot be read is no question that a trajectory answers
                     if row is not None and (question := _question(row, ())) is not None:
                         found[_key(question, strip)].append(number)
