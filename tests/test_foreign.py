@@ -25,7 +25,7 @@ from vtcli.data.importers.text_rows import open_text
 from vtcli.data.sets import fields, talks, verl
 from vtcli.data.sets.row import RowFunction
 from vtcli.data.sets.table import SETS
-from vtcli.engines.openai.native import native
+from vtcli.engines.openai.chat import native
 from vtcli.engines.trials.outcome import TrialResult
 from vtcli.envs import code_reading, code_writing, grounding, syntax
 from vtcli.envs.code_protocol import Reading
@@ -34,7 +34,7 @@ from vtcli.errors import VtcliError
 from vtcli.families import thoughts
 from vtcli.filters import turns, words
 from vtcli.foreign import between, load_json, visible
-from vtcli.judging import quoting, replies
+from vtcli.judging import model, rubrics
 from vtcli.report import emergent, viewer
 from vtcli.runs import track
 from vtcli.sandbox.harness import capture, repair
@@ -187,12 +187,12 @@ def readers(tmp_path: Path) -> dict[str, tuple[Callable[[str], object], str]]:
         "envs.code call": (lambda t: code_reading.read(CODE["call"], t), code),
         "envs.grounding": (grounding.read, '<grounding> </grounding> <answer> </answer> { [ "'),
         "envs.harmless": (code_writing.harmless, "< / \n \r <|im_end|> \x1b a"),
-        "judging.replies": (lambda t: replies.read_score(t, (0, 1)), '```json ```\n \n < </think> { [ "score": 1 a'),
+        "judging.replies": (lambda t: model.read_score(t, (0, 1)), '```json ```\n \n < </think> { [ "score": 1 a'),
         "judging.replies fenced": (
-            lambda t: replies.read_score(f"```json\n{t}```", (0, 1)),
+            lambda t: model.read_score(f"```json\n{t}```", (0, 1)),
             '\n < </think> { [ " 1 ` a',
         ),
-        "judging.quoting": (quoting.quote, '" \\ < [INST] [A'),
+        "judging.quoting": (rubrics.quote, '" \\ < [INST] [A'),
         "importers.options": (lambda t: (options.texts_of(t), options.read([t, t], t)), "A ( ) . : \n [ ' 1 ,"),
         "importers.options listed": (lambda t: options.of_row([t[:99], "b"], t, t, PLACE), "A ( ) . : \n [ ' 1 ,"),
         "importers.texts": (

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from small_runs import command, step
 
-from vtcli.runbook import process
+from vtcli.runbook import runner
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,7 +69,7 @@ def test_the_tutorial_runs_as_it_stands(
         monkeypatch.delenv(key)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(process, "run", step)
+    monkeypatch.setattr(runner, "run", step)
     found = list(blocks(PAGE.read_text()))
     assert sum("vtcli" in commands for commands, _ in found) >= 10
     assert sum(words_of(commands) is not None for commands, _ in found) >= 8

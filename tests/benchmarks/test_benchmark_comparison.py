@@ -8,8 +8,8 @@ import pytest
 from benchmark_copies import shipped
 from fakes import make_sample, make_trajectory
 
-from vtcli.benchmarks import comparison
-from vtcli.benchmarks.comparison import FigurePair
+from vtcli.benchmarks import results
+from vtcli.benchmarks.results import FigurePair
 from vtcli.report import printing, side_by_side
 from vtcli.schema import Scored, Signals, Stop
 from vtcli.statistics.metrics import mcnemar, wilson
@@ -32,7 +32,7 @@ def answers(replies: str, **signals: int | None) -> list[Scored]:
 
 def pairs(before: str, after: str, **changes: object) -> dict[tuple[str, str], FigurePair]:
     benchmark = replace(VSTAR, **{k: v for k, v in changes.items() if k != "judged_by_one"})  # type: ignore[arg-type]
-    found = comparison.pairs(
+    found = results.pairs(
         *("vstar", benchmark, answers(before, answer_correct=0), answers(after, answer_correct=1)),
         judged=bool(changes.get("judged_by_one")), seed=0,
     )  # fmt: skip
@@ -72,7 +72,7 @@ def test_judged_figures_are_compared_where_one_judge_ruled() -> None:
 
 
 def test_the_table_has_both_models_and_points() -> None:
-    assert comparison.pairs("vstar", VSTAR, [], answers("BB"), judged=False, seed=0) == []
+    assert results.pairs("vstar", VSTAR, [], answers("BB"), judged=False, seed=0) == []
     assert side_by_side.table({"vstar": []}, {"vstar": VSTAR}, "base", "tuned") is None
     found = list(pairs("BBAAAA", "BBBBBA").values())
     table = side_by_side.table({"vstar": found}, {"vstar": VSTAR}, "base", "tuned")

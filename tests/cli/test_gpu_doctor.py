@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 import typer
 
-from vtcli.cli import gpu
-from vtcli.cli.doctor import doctor
-from vtcli.cli.gpu import MachineCheck
+from vtcli.cli import doctor as doctors
+from vtcli.cli.doctor import MachineCheck, doctor
 from vtcli.config import machine
 from vtcli.engines.trials import engine
 from vtcli.engines.trials.outcome import Trial, TrialResult
@@ -27,22 +26,22 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module ``own_trials`` in place of the real ones; a test writes into it."""
     module = tmp_path / "own_trials.py"
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr(gpu, "TRIALS", "own_trials")
+    monkeypatch.setattr(doctors, "TRIALS", "own_trials")
     return module
 
 
 def test_without_a_gpu_every_check_says_so_and_the_exit_code_is_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu, "gpus", tuple)
+    monkeypatch.setattr(doctors, "gpus", tuple)
     with pytest.raises(typer.Exit) as ended:
         doctor(gpu=True)
     assert ended.value.exit_code == 1
     out = capsys.readouterr().out
-    for check in gpu.CHECKS:
+    for check in doctors.CHECKS:
         assert f"| {check.what}" in out
-    assert out.count("no CUDA device") == len(gpu.CHECKS)
-    assert out.count("`vtcli doctor --cpu`") == len(gpu.CHECKS)
+    assert out.count("no CUDA device") == len(doctors.CHECKS)
+    assert out.count("`vtcli doctor --cpu`") == len(doctors.CHECKS)
 
 
 def test_outcomes_before_a_crash_are_kept_and_the_next_check_is_made(
@@ -55,8 +54,8 @@ def test_outcomes_before_a_crash_are_kept_and_the_next_check_is_made(
         "if sys.argv[1] == 'dies': os.kill(os.getpid(), 11)\n"
         "if sys.argv[1] == 'fails': sys.exit('no memory on this device')\n"
     )
-    monkeypatch.setattr(gpu, "CHECKS", tuple(MachineCheck(name, name, 30) for name in ("dies", "fails", "works")))
-    found = list(gpu.examine(True, None, nothing))
+    monkeypatch.setattr(doctors, "CHECKS", tuple(MachineCheck(name, name, 30) for name in ("dies", "fails", "works")))
+    found = list(doctors.examine(True, None, nothing))
     assert [(o.check, o.state) for o in found] == [
         ("start", "ok"),
         ("dies", "broken"),
@@ -85,8 +84,8 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(trials: Path, monk
         f"open({str(pid)!r}, 'w').write(str(child.pid))\n"
         "time.sleep(600)\n"
     )
-    monkeypatch.setattr(gpu, "CHECKS", (MachineCheck("hangs", "it", 3),))
-    (found,) = gpu.examine(True, None, nothing)
+    monkeypatch.setattr(doctors, "CHECKS", (MachineCheck("hangs", "it", 3),))
+    (found,) = doctors.examine(True, None, nothing)
     assert (found.state, found.figure) == ("broken", "no end within 3 s")
     deadline = time.monotonic() + 10
     while lives(pid.read_text()):
@@ -95,8 +94,8 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(trials: Path, monk
 
 
 def test_what_is_not_installed_is_no_failure_of_the_cpu_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "CHECKS", (MachineCheck("x", "its start", 3, package="vllm_that_is_not_there"),))
-    (found,) = gpu.examine(True, None, nothing)
+    monkeypatch.setattr(doctors, "CHECKS", (MachineCheck("x", "its start", 3, package="vllm_that_is_not_there"),))
+    (found,) = doctors.examine(True, None, nothing)
     assert (found.state, found.figure) == ("absent", "vllm_that_is_not_there is not installed")
 
 
@@ -134,7 +133,7 @@ def test_kernel_and_reference_are_compared_where_a_cpu_can() -> None:
 @pytest.mark.wide
 def test_the_trials_run_on_a_cpu_with_the_miniature(capsys: pytest.CaptureFixture[str]) -> None:
     machine.gpus.cache_clear()
-    found = {o.check: o for o in gpu.examine(True, None, nothing)}
+    found = {o.check: o for o in doctors.examine(True, None, nothing)}
     made = {check: o.state for check, o in found.items() if not check.startswith("vLLM")}
     assert made == {
         "all-reduce, 1 rank": "ok",

@@ -3,7 +3,7 @@
 import torch
 from transformers import DynamicCache
 
-from vtcli.engines import growing
+from vtcli.engines import hf
 
 
 def states(generator, batch, tokens):
@@ -12,7 +12,7 @@ def states(generator, batch, tokens):
 
 def test_it_holds_what_the_library_s_cache_holds_bit_for_bit():
     generator = torch.Generator().manual_seed(0)
-    ours, theirs = growing.cache(room=3), DynamicCache()
+    ours, theirs = hf.cache(room=3), DynamicCache()
     batch = 4
     for step, tokens in enumerate((5, 1, 1, 1, 1, 2)):  # past its room, too
         for layer in range(2):

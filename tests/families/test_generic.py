@@ -24,8 +24,9 @@ from vtcli.engines import parity, probes
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.errors import InputError
-from vtcli.families.generic import checks, serving
+from vtcli.families.generic import checks
 from vtcli.families.generic import processor as processors
+from vtcli.families.generic.family import tensor_names
 from vtcli.families.messages import encode_demo
 from vtcli.families.table import THROUGH_PROCESSOR, open_family
 from vtcli.rollout.threads import EventLoop
@@ -470,7 +471,7 @@ def test_vllm_is_kept_from_images_whose_text_merges_with_what_is_beside_it() -> 
 
 def test_vllm_gets_the_names_of_released_folders_and_no_others(tmp_path: Path) -> None:
     family = tiny_generic("llava_onevision").family
-    before = {*serving.tensor_names(family.folder)}
+    before = {*tensor_names(family.folder)}
     given = family.vllm.weights(load_model(family).state_dict())
     towers = {name.removeprefix("model.") for name in given if "vision_tower" in name}
     assert towers == {name for name in before if "vision_tower" in name} != set()

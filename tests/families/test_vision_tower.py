@@ -12,9 +12,8 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position_ids, get_vision_window_index
 
 from vtcli.families import varlen
+from vtcli.families.qwen_vl.tower import tower_layout, with_linear_patches, with_whole_windows
 from vtcli.families.qwen_vl.tower import windowed_tower as features
-from vtcli.families.qwen_vl.tower import with_linear_patches, with_whole_windows
-from vtcli.families.qwen_vl.windows import tower_layout
 
 GRIDS = [(1, 18, 14), (1, 8, 8), (1, 4, 22), (1, 18, 14), (1, 2, 2)]  # several windows, one, and parts of one
 

@@ -30,7 +30,7 @@ from vtcli.engines.hf import HfPolicy
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.envs import produce
 from vtcli.errors import VtcliError
-from vtcli.runbook.verbs import stage_parts
+from vtcli.runbook.step import stage_parts
 from vtcli.signals.measuring import SignalMeter
 from vtcli.store.artifacts import Artifact
 

@@ -20,7 +20,7 @@ from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.errors import ConfigError, InputError
 from vtcli.filters import applying, contamination, hashing
 from vtcli.filters.facts import Match, Reference, RowFacts
-from vtcli.filters.image_hash import image_hash
+from vtcli.filters.hashing import image_hash
 from vtcli.filters.references import ReferenceReader
 from vtcli.schema import Sample
 from vtcli.store import records

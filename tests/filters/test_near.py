@@ -20,9 +20,15 @@ from scipy.fftpack import dct
 from vtcli.errors import ConfigError, InputError
 from vtcli.filters import applying, duplicates
 from vtcli.filters.facts import RowFacts
-from vtcli.filters.hamming import HammingIndex
-from vtcli.filters.hashing import HashMeter, StoredHashes
-from vtcli.filters.image_hash import distance, image_hash, split_hashes, turned_hashes
+from vtcli.filters.hashing import (
+    HammingIndex,
+    HashMeter,
+    StoredHashes,
+    distance,
+    image_hash,
+    split_hashes,
+    turned_hashes,
+)
 from vtcli.filters.words import TextIndex, grams, words
 
 ROW = RowFacts("answer-train", 0, "a", "answer", "How many?", "3", ((9, 9),), ("m1",), "c1")

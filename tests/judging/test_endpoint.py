@@ -9,7 +9,7 @@ import pytest
 from cases import each_case
 
 from vtcli.errors import ConfigError
-from vtcli.judging import trial
+from vtcli.judging import model
 from vtcli.judging.endpoint import Endpoint, Patience, completions_url, retry_after
 
 
@@ -45,7 +45,7 @@ def test_a_url_may_already_lead_to_the_completions() -> None:
 
 
 def test_the_pictures_of_the_trial_differ_in_what_is_asked() -> None:
-    red = {name: (make()[:, :, 0].astype(int) - make()[:, :, 1] > 100).mean() for name, make in trial.PICTURES.items()}
+    red = {name: (make()[:, :, 0].astype(int) - make()[:, :, 1] > 100).mean() for name, make in model.PICTURES.items()}
     assert red["disc"] > 0.3 and red["stripes"] == 0
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from vtcli.errors import ConfigError
 from vtcli.judging import rubrics
-from vtcli.judging.quoting import MAX_CHARS, quote
-from vtcli.judging.replies import read_score
+from vtcli.judging.model import read_score
+from vtcli.judging.rubrics import MAX_CHARS, quote
 
 SCALE = (1.0, 0.5, 0.25)
 

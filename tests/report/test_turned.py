@@ -7,7 +7,7 @@ from benchmark_copies import shipped
 from fakes import make_sample, make_trajectory
 
 from vtcli.benchmarks import results
-from vtcli.report import turned
+from vtcli.report import evaluated
 from vtcli.report.printing import Table
 from vtcli.report.side_by_side import BenchmarkRun
 from vtcli.schema import Scored, Signals
@@ -32,7 +32,7 @@ def made(rights: dict[str, str]) -> Table | None:
     benchmarks = {name: shipped()[name] for name in rights}
     setting = results.RunSetting("m", "oracle", "T 0")
     measured = {name: one for name, b in benchmarks.items() if (one := results.result(name, b, found, setting, seed=0))}
-    return turned.table(BenchmarkRun("m", "oracle", found), benchmarks, measured, 0)
+    return evaluated.table(BenchmarkRun("m", "oracle", found), benchmarks, measured, 0)
 
 
 def test_six_orientations_and_their_mean_beside_the_printed_rows() -> None:

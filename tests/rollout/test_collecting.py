@@ -16,8 +16,7 @@ from fakes import make_sample, make_scored, make_trajectory
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.select import filter_and_rank
 from vtcli.errors import EngineError
-from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
-from vtcli.rollout.light import packed
+from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch, packed
 from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import StreamResult
 from vtcli.rollout.threads import EventLoop

@@ -12,7 +12,7 @@ from fakes import make_sample
 from vtcli.algo.advantages import group_mean, turn_level
 from vtcli.algo.monitor import describe, why_no_update
 from vtcli.algo.select import correct_with_negative_credit, filter_and_rank
-from vtcli.rollout.light import light, packed, unpacked
+from vtcli.rollout.batch import light, packed, unpacked
 from vtcli.schema import (
     CallResult,
     Completion,

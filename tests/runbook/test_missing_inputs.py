@@ -15,7 +15,7 @@ from cases import each_case
 from vtcli.cli import stages
 from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError
-from vtcli.runbook import missing, process
+from vtcli.runbook import missing, runner
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.models import source_model
 
@@ -250,7 +250,7 @@ class Children:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: str | None = None) -> None:
         self.ran: list[list[str]] = []
         self.fails = fails
-        monkeypatch.setattr(process, "run", self.step)
+        monkeypatch.setattr(runner, "run", self.step)
         monkeypatch.setattr(compose, "run", self.command)
 
     def step(self, argv: list[str]) -> tuple[int, str]:
@@ -411,7 +411,7 @@ def test_the_steps_of_a_command_do_not_share_its_mlflow_run(tmp_path: Path, monk
     monkeypatch.setattr("sys.executable", str(program))
     monkeypatch.setenv("MLFLOW_RUN_ID", "f" * 32)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    assert process.run(["synth"]) == (0, "mine:none")
+    assert runner.run(["synth"]) == (0, "mine:none")
 
 
 def test_sigterm_is_passed_on_to_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +434,7 @@ def test_sigterm_is_passed_on_to_the_step(tmp_path: Path, monkeypatch: pytest.Mo
     try:
         threading.Thread(target=tell).start()
         with pytest.raises(SystemExit) as ended:
-            process.run(["sft"])
+            runner.run(["sft"])
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143 and (tmp_path / "ended").exists()

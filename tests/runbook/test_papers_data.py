@@ -14,10 +14,10 @@ from PIL import Image
 from vtcli.config import compose
 from vtcli.envs.parts import Data
 from vtcli.errors import ConfigError
-from vtcli.runbook import checking, dryrun, rows
+from vtcli.runbook import checking, dryrun
 from vtcli.runbook.dryrun import DryRun
 from vtcli.runbook.papers import Reproduction, steps
-from vtcli.runbook.verbs import stage_parts
+from vtcli.runbook.step import stage_parts
 from vtcli.store.artifacts import ArtifactStore
 
 
@@ -83,10 +83,10 @@ def test_a_dry_run_misses_what_the_reward_needs_of_rows(
     synth, rl = (next(step for step in steps(asked) if step.verb == stage) for stage in ("synth", "rl"))
     config: Any = compose.build(stage_parts("synth")[0], compose.load("synth", synth.argv({})))
     values = compose.load("rl", rl.argv({})).values
-    found = rows.lack(config.data, values, held_out=True)
+    found = checking.lack(config.data, values, held_out=True)
     assert found is None if said is None else said in str(found)
     tasks = {name: replace(task, test=0) for name, task in config.data.tasks.items()}
-    assert "no task has test rows" in str(rows.lack(Data(tasks), values, held_out=True))
+    assert "no task has test rows" in str(checking.lack(Data(tasks), values, held_out=True))
 
 
 def test_a_reward_that_needs_a_judge_of_rows_without_boxes_is_refused_where_none_is_named(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_bad_first_row_hides_nothing(tmp_path: Path) -> None:
     asked = Reproduction("codevision", "node", data="photos", config_dir=own_rows(tmp_path, "gone.png", "there.png"))
     synth, rl = (next(step for step in steps(asked) if step.verb == stage) for stage in ("synth", "rl"))
     config: Any = compose.build(stage_parts("synth")[0], compose.load("synth", synth.argv({})))
-    found = rows.lack(config.data, compose.load("rl", rl.argv({})).values, held_out=True)
+    found = checking.lack(config.data, compose.load("rl", rl.argv({})).values, held_out=True)
     assert "which operations it needs" in str(found)
 
 

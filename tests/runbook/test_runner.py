@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vtcli.runbook import book, process, runner
+from vtcli.runbook import book, runner
 
 SBATCH = """#!/bin/sh
 echo "$*" >> "$0.calls"
@@ -22,7 +22,7 @@ def test_a_quickstart_is_submitted_and_its_base_model_is_copied_at_once(
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
     ran = list[list[str]]()
-    monkeypatch.setattr(process, "run", lambda argv: (ran.append(argv), (0, "base:v1"))[1])
+    monkeypatch.setattr(runner, "run", lambda argv: (ran.append(argv), (0, "base:v1"))[1])
     numbers = runner.as_jobs(book.expand("quickstart", book.load("quickstart")).steps)
     assert [argv[:2] for argv in ran] == [["artifacts", "add"]]
     assert numbers == ["1", "2", "3", "4", "5", "6"]

@@ -116,7 +116,7 @@ def test_a_script_outside_of_slurm_says_what_to_do(script: Path) -> None:
 
 
 def test_every_stage_has_a_script_that_requeues_and_names_no_site() -> None:
-    from vtcli.runbook.verbs import STAGES
+    from vtcli.runbook.step import STAGES
 
     stages = {*STAGES, "synth_merge", "filter_merge", "eval_merge"}
     assert {path.stem for path in SCRIPTS} == {*stages, "client"}

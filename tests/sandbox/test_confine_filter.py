@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.sandbox.confinement import bpf, numbers
+from vtcli.sandbox.confinement import bpf, kernel
 from vtcli.sandbox.confinement.syscalls import (
     ALLOWED,
     ANSWERED,
@@ -203,7 +203,7 @@ def test_the_tables_of_system_calls_are_the_kernels(machine: str) -> None:
     found = {name: int(n) for name, n in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
     aliases = dict(re.findall(r"#define __NR_(\w+) __NR3264_(\w+)", text))
     found |= {name: found[alias] for name, alias in aliases.items() if alias in found and alias != name}
-    table = {"x86_64": numbers.X86_64, "aarch64": numbers.AARCH64}[machine]
+    table = {"x86_64": kernel.X86_64, "aarch64": kernel.AARCH64}[machine]
     assert len(table) > 150
     assert {name: found.get(name, LATER.get(name)) for name in table} == table
 
@@ -227,7 +227,7 @@ def test_the_filter_of_aarch64_allows_what_its_own_table_says() -> None:
     told = json.loads(done.stdout)
     gated, free = (bpf.FilterProgram(bytes.fromhex(told[name]), False) for name in ("gated", "free"))
     arch = bpf.AUDIT_ARCH["aarch64"]
-    table = numbers.AARCH64
+    table = kernel.AARCH64
     special = {*told["conditions"], table["clone"], table["utimensat"], table["sendmsg"], table["seccomp"]}
     for nr in set(range(470)) - special:
         refused = bpf.refuse(told["answered"].get(str(nr), errno.EPERM))

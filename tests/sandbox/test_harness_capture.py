@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from harness_process import Player, Ran, scene
 
-from vtcli.sandbox.harness.program import compiled
+from vtcli.sandbox.harness.harness import compiled
 from vtcli.sandbox.types import RunLimits
 
 PICTURE = scene()

@@ -15,9 +15,8 @@ from judge_server import Body, JudgeServer, Reaction
 from stages import eval as stage
 from tests.support.agents import with_agent
 from vtcli.engines.openai.baseline import Baseline
-from vtcli.engines.openai.chat import ChatMessage
+from vtcli.engines.openai.chat import ChatMessage, native
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Price
-from vtcli.engines.openai.native import native
 from vtcli.envs.card import EnvCard
 from vtcli.errors import ConfigError, EngineError
 from vtcli.rewards import toolsrl

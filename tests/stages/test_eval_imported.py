@@ -85,7 +85,7 @@ EXPECTED = sorted([(1, 1, 1), (1, 0, 1), (1, 0, 0), (0, 1, 1)])
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("vtcli.judging.trial.failure", lambda check, ruling: None)  # this judge knows one colour
+    monkeypatch.setattr("vtcli.judging.model.failure", lambda check, ruling: None)  # this judge knows one colour
     with JudgeServer(judge) as server:
         yield server
 

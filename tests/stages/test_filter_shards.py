@@ -17,7 +17,7 @@ from PIL import Image
 from stages import filter as stage
 from vtcli.errors import ConfigError, InputError
 from vtcli.filters import contamination, duplicates, hashing, lengths
-from vtcli.filters.image_hash import image_hash
+from vtcli.filters.hashing import image_hash
 from vtcli.schema import Sample
 from vtcli.session.agent import Agent
 from vtcli.store import images, records

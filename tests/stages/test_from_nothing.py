@@ -14,7 +14,7 @@ from rl_world import KilledError
 from small_runs import SMALL, TASKS, command, step
 
 from stages import sft
-from vtcli.runbook import process
+from vtcli.runbook import runner
 from vtcli.store.artifacts import ArtifactStore
 
 ROWS = ",".join(f"{task}:{{tool:2,answer:2,perceive:2}}" for task in TASKS)
@@ -33,7 +33,7 @@ def test_one_command_from_an_empty_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VTCLI_HOME", raising=False)
-    monkeypatch.setattr(process, "run", step)
+    monkeypatch.setattr(runner, "run", step)
     log_step = sft.log_step
 
     def die(*given: Any) -> None:

@@ -10,7 +10,7 @@ from benchmark_copies import tsv, vstar_rows
 from small_runs import SMALL, TASKS, command, step
 
 from vtcli.config import compose
-from vtcli.runbook import process
+from vtcli.runbook import runner
 from vtcli.store.artifacts import ArtifactStore
 
 SIZES = [word for word in SMALL if word != "scale=tiny"] + ["synth.workers=1", "synth.sheet=1"]
@@ -25,7 +25,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands run in this process. ``tests/cli`` proves what their own processes do."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VTCLI_HOME", raising=False)
-    monkeypatch.setattr(process, "run", step)
+    monkeypatch.setattr(runner, "run", step)
 
 
 @pytest.mark.wide(minutes=2.5)

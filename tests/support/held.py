@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from vtcli.engines.learner import heartbeat
+from vtcli.engines.learner import distributed
 from vtcli.schema import Trajectory
 
 HOLD = "VTCLI_TEST_HOLD"
 """The environment variable that names the file."""
 SILENT = "VTCLI_TEST_SILENT_S"
 """The environment variable with the seconds after which a rank without a sign of life counts as dead."""
-heartbeat.SILENT_S = float(os.environ.get(SILENT) or heartbeat.SILENT_S)
+distributed.SILENT_S = float(os.environ.get(SILENT) or distributed.SILENT_S)
 LIMIT_S = 240.0
 _measured: list[int] = []
 

@@ -18,7 +18,7 @@ from typing import Any
 from vtcli.cli.main import USER_ERROR, app
 from vtcli.config import compose
 from vtcli.errors import VtcliError
-from vtcli.runbook.verbs import stage_parts
+from vtcli.runbook.step import stage_parts
 from vtcli.store.artifacts import Artifact
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
@@ -92,7 +92,7 @@ def command(argv: Sequence[str]) -> tuple[int, str]:
 
 
 def step(argv: Sequence[str]) -> tuple[int, str]:
-    """Stands for ``vtcli.runbook.process.run`` in this process: the exit code and the reference of what was made."""
+    """Stands for ``vtcli.runbook.runner.run`` in this process: the exit code and the reference of what was made."""
     code, printed = command(argv)
     return code, printed.splitlines()[-1].partition("\t")[0] if printed else ""
 

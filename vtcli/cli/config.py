@@ -12,7 +12,7 @@ from vtcli.cli.console import say
 from vtcli.cli.stages import HYDRA_ARGUMENTS
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.foreign import print_line
-from vtcli.runbook.verbs import STAGES, stage_parts
+from vtcli.runbook.step import STAGES, stage_parts
 
 app = typer.Typer(help="Show or check configurations without running them.", no_args_is_help=True)
 

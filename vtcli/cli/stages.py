@@ -13,8 +13,7 @@ import typer
 from vtcli.cli.console import results_only, say
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.foreign import print_line
-from vtcli.runbook.step import filled
-from vtcli.runbook.verbs import IN_RANKS, ON_ACCELERATOR, require_machine, stage_parts
+from vtcli.runbook.step import IN_RANKS, ON_ACCELERATOR, filled, require_machine, stage_parts
 
 if TYPE_CHECKING:
     from vtcli.config.compose import CommandPlan

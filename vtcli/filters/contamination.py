@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from vtcli.filters.facts import ImageHashes, Match, Reference, References, RowFacts
-from vtcli.filters.hamming import HammingIndex
-from vtcli.filters.image_hash import BITS
+from vtcli.filters.hashing import BITS, HammingIndex
 from vtcli.filters.words import TextIndex, words
 
 

@@ -9,8 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from vtcli.filters.facts import ImageHashes, Match, RowFacts
-from vtcli.filters.hamming import HammingIndex
-from vtcli.filters.image_hash import BITS, distance
+from vtcli.filters.hashing import BITS, HammingIndex, distance
 from vtcli.filters.words import grams, similarity, words
 
 

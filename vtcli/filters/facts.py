@@ -81,7 +81,7 @@ PassRates = Mapping[tuple[str, str], PassRate]
 
 
 ImageHashes = Mapping[str, bytes]
-"""32 bytes (``image_hash``) by the sha256 of an image, see ``RowFacts.media``."""
+"""32 bytes (``hashing``) by the sha256 of an image, see ``RowFacts.media``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,148 @@
-"""Perceptual hashes of a run's images: computed once for each content, and kept beside the artifacts."""
+"""Perceptual hashes of images: 256 bits that re-encoding and resizing hardly change. They are kept beside the artifacts,
+and near ones are found without comparing all pairs.
+
+The values of imagehash's ``phash(hash_size=16)`` on images with structure. Measured (Hamming distance of 256):
+re-encoded or half as large 12 at most; distinct photographs, charts and pages of text 72 at least. Crops of a tenth or
+more escape it."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from vtcli.filters.facts import RowFacts
-from vtcli.filters.image_hash import BITS, image_hash
 from vtcli.progress import RowBars
 from vtcli.protocols import Pixels
 from vtcli.store import disk, images
+
+SIDE = 16
+"""Frequencies in each direction: ``SIDE * SIDE`` bits."""
+
+BITS = SIDE * SIDE
+
+NOISE = 1.0
+"""Coefficients below it are rounding: a grey level off by half at every pixel gives 0.3."""
+
+STRUCTURE = 64
+"""An image with fewer coefficients above the noise has too little in it to be compared by them."""
+
+
+def image_hash(pixels: Pixels) -> bytes:
+    """32 bytes. An image with too little structure (flat, stripes) gets the sha256 of its pixels, so that it is near
+    nothing but its own copies."""
+    return _bits(_grey(pixels)) or _own(pixels)
+
+
+def turned_hashes(pixels: Pixels) -> bytes:
+    """The hashes of an image turned by 0, 90, 180 and 270 degrees, and of its mirror image turned so. They are 256
+    bytes, one hash behind the other."""
+    grey = _grey(pixels)
+    turned = (np.rot90(side, quarter) for side in (grey, grey[:, ::-1]) for quarter in range(4))
+    return b"".join(_bits(side) or _own(pixels) for side in turned)
+
+
+def split_hashes(turned: bytes) -> list[bytes]:
+    """The hashes that stand one behind the other, none twice."""
+    return list(dict.fromkeys(turned[n : n + BITS // 8] for n in range(0, len(turned), BITS // 8)))
+
+
+def distance(one: bytes, other: bytes) -> int:
+    """Number of bits that differ."""
+    return (int.from_bytes(one) ^ int.from_bytes(other)).bit_count()
+
+
+def _grey(pixels: Pixels) -> NDArray[np.uint8]:
+    side = 4 * SIDE
+    small = Image.fromarray(pixels).convert("L").resize((side, side), Image.Resampling.LANCZOS)
+    return np.asarray(small, dtype=np.uint8)  # (64, 64)
+
+
+def _bits(grey: NDArray[np.uint8]) -> bytes | None:
+    from scipy.fft import dctn
+
+    low = cast("NDArray[Any]", dctn(grey.astype(np.float64), norm="ortho"))[:SIDE, :SIDE]
+    if int((np.abs(low) > NOISE).sum()) < STRUCTURE:
+        return None
+    return np.packbits(low > np.median(low)).tobytes()
+
+
+def _own(pixels: Pixels) -> bytes:
+    return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).digest()
+
+
+WORDS = BITS // 64
+
+MOST_BITS = 63
+"""Bands of four bits; with smaller ones nearly everything would be compared."""
+
+Near = list[tuple[int, int]]
+"""Positions and their distances, the lowest position first."""
+
+
+class HammingIndex:
+    """Hashes of 256 bits, each found by all that lie within ``max_bits`` of it: exact, by the pigeonhole principle.
+
+    A hash is cut into ``max_bits + 1`` bands. Two hashes with at most ``max_bits`` different bits have one equal band
+    at least. So only hashes that share a band are compared. With 16 bits a band has 15; among a million hashes about
+    500 are compared with each, and a position takes 4 bytes a band.
+    """
+
+    def __init__(self, max_bits: int) -> None:
+        if not 0 <= max_bits <= MOST_BITS:
+            raise ValueError(f"max_bits={max_bits}: expected 0 to {MOST_BITS} of {BITS} bits (16 is usual)")
+        self._max = max_bits
+        edges = [BITS * n // (max_bits + 1) for n in range(max_bits + 2)]
+        self._bands = [(low, (1 << (high - low)) - 1) for low, high in pairwise(edges)]
+        self._buckets: list[dict[int, bytearray]] = [{} for _ in self._bands]  # band's value: positions, 4 bytes each
+        self._hashes = np.zeros((WORDS, 64), np.uint64)  # a column of words each, one behind the other
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, value: bytes) -> int:
+        """Returns the hash's position: hashes are numbered as they come, equal ones too."""
+        if self._size == self._hashes.shape[1]:
+            self._hashes = np.concatenate([self._hashes, np.zeros_like(self._hashes)], axis=1)
+        self._hashes[:, self._size] = np.frombuffer(value, np.uint64)
+        mark, number = self._size.to_bytes(4, "little"), int.from_bytes(value)
+        for bucket, (low, mask) in zip(self._buckets, self._bands, strict=True):
+            band = (number >> low) & mask
+            if (positions := bucket.get(band)) is None:
+                bucket[band] = bytearray(mark)
+            else:
+                positions += mark
+        self._size += 1
+        return self._size - 1
+
+    def near(self, value: bytes) -> Near:
+        """The hashes within ``max_bits``."""
+        number = int.from_bytes(value)
+        shared = [
+            positions
+            for bucket, (low, mask) in zip(self._buckets, self._bands, strict=True)
+            if (positions := bucket.get((number >> low) & mask)) is not None
+        ]
+        if not shared:
+            return []
+        candidates = np.frombuffer(b"".join(shared), "<u4")  # a position once for each band that it shares
+        own = np.frombuffer(value, np.uint64)
+        # A quarter of the bits, those of the finest details, rules out nearly all of them.
+        likely = candidates[np.bitwise_count(self._hashes[WORDS - 1][candidates] ^ own[-1]) <= self._max]
+        found = np.zeros(len(likely), np.int64)
+        for column, word in zip(self._hashes, own, strict=True):
+            found += np.bitwise_count(column[likely] ^ word)
+        close = found <= self._max
+        return sorted(set(zip(likely[close].tolist(), found[close].tolist(), strict=True)))
+
 
 LOCK_S = 60.0
 AT_ONCE = 256

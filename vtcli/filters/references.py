@@ -11,8 +11,7 @@ from vtcli.benchmarks import samples
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.errors import InputError
 from vtcli.filters.facts import Reference, References, RowFacts, facts_of
-from vtcli.filters.hashing import HashMeter, StoredHashes
-from vtcli.filters.image_hash import BITS, split_hashes, turned_hashes
+from vtcli.filters.hashing import BITS, HashMeter, StoredHashes, split_hashes, turned_hashes
 from vtcli.foreign import print_lines
 from vtcli.store import parquet
 from vtcli.store.artifacts import Artifact

@@ -1,4 +1,6 @@
-"""A model as judge: rubric, cache, endpoint, in this order."""
+"""A model as judge: rubric, cache, endpoint, in this order. A reply counts only if it is one JSON object with one score
+of the scale. Before the first question a judge must pass a trial: a right answer, a wrong one, and answers that have
+fooled judges before (":", "Solution", "Thought process:", arXiv 2507.08794; text that gives orders)."""
 
 from __future__ import annotations
 
@@ -6,18 +8,20 @@ import asyncio
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.judging import rubrics, trial
+from vtcli.foreign import load_json
+from vtcli.judging import rubrics
 from vtcli.judging.endpoint import REFUSED, Endpoint, Patience, Reply
-from vtcli.judging.replies import read_score
-from vtcli.judging.rubrics import Rubric
+from vtcli.judging.rubrics import Check, Rubric
 from vtcli.judging.verdicts import Verdicts, key_of
-from vtcli.protocols import About, Case, Images, Ruling
+from vtcli.protocols import About, Case, Images, Pixels, Ruling
 from vtcli.schema import ImageRef, Sample
 from vtcli.store.images import ImageStore, encode_png
 
@@ -204,7 +208,7 @@ class ModelJudge:
 
     async def _try(self, name: str, check: rubrics.Check) -> tuple[str, str] | None:
         async with self._endpoint.slot():
-            images = [encode_png(trial.PICTURES[picture]()) for picture in check.images]
+            images = [encode_png(PICTURES[picture]()) for picture in check.images]
             ruling, reply = await self._rule(_load(name), check.texts, images)
         if reply.text is None:
             of_texts = (
@@ -215,7 +219,7 @@ class ModelJudge:
                 f"the judge {self.name} at {self._endpoint.url} cannot be asked: {reply.why}. Start it, and check "
                 f"judge.url, judge.model and judge.patience.{of_texts if images else ''}"
             )
-        return trial.failure(check, ruling)
+        return failure(check, ruling)
 
 
 def open_judge(
@@ -241,7 +245,87 @@ def open_judge(
 
 def _load(name: str) -> Rubric:
     rubric = rubrics.load(name)
-    unknown = {picture for check in rubric.check for picture in check.images} - trial.PICTURES.keys()
+    unknown = {picture for check in rubric.check for picture in check.images} - PICTURES.keys()
     if unknown:
-        raise ConfigError(f"rubric {name}: check.images may name {', '.join(trial.PICTURES)}; got {sorted(unknown)}")
+        raise ConfigError(f"rubric {name}: check.images may name {', '.join(PICTURES)}; got {sorted(unknown)}")
     return rubric
+
+
+def disc() -> Pixels:
+    """(112, 112, 3): a large red disc on white."""
+    y, x = np.mgrid[:112, :112]
+    inside = (x - 56) ** 2 + (y - 56) ** 2 <= 40**2
+    return np.where(inside[:, :, None], np.array([215, 30, 30]), 255).astype(np.uint8)
+
+
+def stripes() -> Pixels:
+    """(112, 112, 3): grey stripes, and nothing else."""
+    y, _ = np.mgrid[:112, :112]
+    return np.repeat(np.where(y // 8 % 2, 170, 210)[:, :, None], 3, axis=2).astype(np.uint8)
+
+
+PICTURES: dict[str, Callable[[], Pixels]] = {"disc": disc, "stripes": stripes}
+"""Pictures by the names that ``Check.images`` may use."""
+
+
+def failure(check: Check, ruling: Ruling) -> tuple[str, str] | None:
+    """The judge's mistake, as the words before and after the case's name; None when it passed."""
+    if ruling.score is None:
+        return "no verdict on ", f": {ruling.why}"
+    if ruling.score not in check.expect:
+        expected = " or ".join(f"{score:g}" for score in check.expect)
+        return "", f" got {ruling.score:g} where {expected} is expected"
+    return None
+
+
+KEY = "score"
+FENCE = "```"
+
+MAX_CHARS = 10_000
+"""Characters of a reply after its thoughts; a score needs no more."""
+
+
+def read_score(text: str, scale: Sequence[float]) -> Ruling:
+    """The score of ``{"score": 1}``, alone or in one Markdown fence. Everything else is no verdict: prose around it,
+    two verdicts, a score outside the scale, a bare number, text that was cut off."""
+    said = text.rpartition("</think>")[2].strip()  # where a server leaves thoughts, or their end alone, in the reply
+    if not said:
+        return Ruling(None, "the reply is empty")
+    if len(said) > MAX_CHARS:
+        return Ruling(None, f"the reply has {len(said)} characters, more than {MAX_CHARS}: {shown(said)}")
+    try:
+        found: Any = load_json(_unfenced(said), object_pairs_hook=_pairs)
+    except ValueError:
+        kind = "HTML" if said[:1] == "<" else "not one JSON object"
+        return Ruling(None, f"the reply is {kind}: {shown(said)}")
+    if not isinstance(found, _Object):
+        return Ruling(None, f"the reply is not one JSON object: {shown(said)}")
+    pairs = cast("list[tuple[str, Any]]", found)
+    if [key for key, _ in pairs] != [KEY]:
+        several = "two verdicts" if sum(key == KEY for key, _ in pairs) > 1 else f"other keys than {KEY!r}"
+        return Ruling(None, f"the reply has {several}: {shown(said)}")
+    score = pairs[0][1]
+    if type(score) not in (int, float) or score not in scale:
+        return Ruling(None, f"the score is outside the scale: {shown(said)}")
+    return Ruling(float(score), said)
+
+
+def _unfenced(text: str) -> str:
+    """The text inside the one Markdown fence around it; as it is without a fence."""
+    first, broken, body = text.partition("\n")
+    if not broken or first.rstrip(" \t") not in (FENCE, f"{FENCE}json") or not body.endswith(FENCE):
+        return text
+    return body.removesuffix(FENCE)
+
+
+def shown(text: str) -> str:
+    """The beginning of a text, for a message."""
+    return repr(text if len(text) <= 120 else text[:119] + "…")
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object as its pairs, so that duplicate keys are seen."""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> _Object:
+    return _Object(pairs)

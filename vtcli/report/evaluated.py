@@ -2,19 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from vtcli.benchmarks.aggregates import GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.benchmarks.results import BenchmarkResult
+from vtcli.benchmarks.results import BenchmarkResult, answered, graded
 from vtcli.foreign import print_line
 from vtcli.probes.effects import CausalResult
-from vtcli.report import analyses, causal, folder, printing, published, side_by_side, turned
+from vtcli.report import analyses, causal, folder, printing, published, side_by_side
 from vtcli.report import tables as rows
-from vtcli.report.printing import Table
+from vtcli.report.cells import EMPTY
+from vtcli.report.printing import Cell, Table
+from vtcli.report.published import percent
 from vtcli.report.side_by_side import BenchmarkRun
+from vtcli.statistics.buckets import macro
+from vtcli.statistics.metrics import Estimate
 from vtcli.store.artifacts import Artifact
+
+UPRIGHT = "upright"
+ORIENTATIONS: Mapping[str, str] = {
+    UPRIGHT: UPRIGHT,
+    "rot90": "turned by 90°",
+    "rot180": "180°",
+    "rot270": "270°",
+    "hflip": "left-right",
+    "vflip": "up-down",
+}
+
+
+def orientation(benchmark: Benchmark) -> str | None:
+    """The one turn of all its images, ``UPRIGHT`` without a change; None for a benchmark with any other change."""
+    change = benchmark.change
+    if change is None:
+        return UPRIGHT
+    whole = change.share == 1.0 and change.side is None and not change.asked
+    return change.turns[0] if whole and len(change.turns) == 1 else None
+
+
+def families(benchmarks: Mapping[str, Benchmark]) -> dict[str, dict[str, str]]:
+    """Benchmarks of the same files in several orientations: their names by orientation, by the name of the files."""
+    found: dict[str, dict[str, str]] = {}
+    for name, benchmark in benchmarks.items():
+        if (turn := orientation(benchmark)) is not None:
+            found.setdefault(benchmark.folder or name, {})[turn] = name
+    return {name: turns for name, turns in found.items() if len(turns) > 1}
+
+
+def table(
+    run: BenchmarkRun, benchmarks: Mapping[str, Benchmark], measured: Mapping[str, BenchmarkResult], seed: int
+) -> Table | None:
+    """Ours and every printed row, by the headline score over all answers. None without a benchmark in two
+    orientations."""
+
+    def lines() -> Iterator[tuple[Cell, ...]]:
+        for name, turns in families(benchmarks).items():
+            outcomes = {turn: _graded(one, benchmarks[one], run) for turn, one in turns.items()}
+            outcomes = {turn: rows for turn, rows in outcomes.items() if rows}
+            if len(outcomes) < 2:
+                continue
+            title = benchmarks[turns[UPRIGHT]].title if UPRIGHT in turns else name
+            head = Cell(title, head=True), Cell(run.label, words=True)
+            figures = {turn: measured[turns[turn]].figures[0] for turn in outcomes}
+            ours = {turn: percent(figure.estimate, figure.answers) for turn, figure in figures.items()}
+            mean = percent(mean_of(list(outcomes.values()), seed), sum(map(len, outcomes.values())))
+            yield (*head, *(ours.get(turn, EMPTY) for turn in ORIENTATIONS), mean, Cell(str(len(outcomes))))
+            for (paper, model), values in _printed({t: benchmarks[one] for t, one in turns.items()}).items():
+                cells = (Cell(f"{values[t]:g}") if t in values else Cell("–") for t in ORIENTATIONS)
+                average = Cell(f"{sum(values.values()) / len(values):.1f}", hint="of the printed values")
+                who = Cell(f"{paper}: {model}", words=True)
+                yield (Cell(title, head=True), who, *cells, average, Cell(str(len(values))))
+
+    found = tuple(lines())
+    note = (
+        "Headline scores over all answers, in percent; ours with 95 % intervals. That of the mean resamples questions "
+        "with all their orientations. Printed rows differ from ours as the table of printed numbers says."
+    )
+    columns = ("benchmark", "whose", *ORIENTATIONS.values(), "mean", "of")
+    return Table("Benchmarks by orientation", note, columns, found) if found else None
+
+
+def _graded(name: str, benchmark: Benchmark, run: BenchmarkRun) -> list[tuple[str, GradedAnswer]]:
+    """Answers by the headline score, each with its row's key, which all orientations share."""
+    outcomes = graded(benchmark, benchmark.scores[0], answered(name, run.found))
+    return [(outcome.sample.removeprefix(f"{name}-"), outcome) for outcome in outcomes]
+
+
+def mean_of(groups: Sequence[Sequence[tuple[str, GradedAnswer]]], seed: int) -> Estimate:
+    """The mean of the groups' means. Rows with one key are one cluster, in whichever groups they are."""
+    found = macro({str(n): [(key, o.score) for key, o in rows] for n, rows in enumerate(groups)}, seed)
+    assert found is not None  # no group is empty
+    return found
+
+
+def _printed(benchmarks: Mapping[str, Benchmark]) -> dict[tuple[str, str], dict[str, float]]:
+    """The figure "all" of every model that a paper prints in two orientations or more."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for turn, benchmark in benchmarks.items():
+        for row in benchmark.published:
+            if "all" in row.values:
+                found.setdefault((row.paper, row.model), {})[turn] = row.values["all"]
+    return {key: values for key, values in found.items() if len(values) > 1}
 
 
 def tables(
@@ -27,7 +116,7 @@ def tables(
 ) -> list[Table]:
     """Functions of stored rows, so that a run that is not made again prints the same."""
     beside = side_by_side.of_baseline(benchmarks, baseline, run, seed) if baseline and measured else None
-    every = beside, published.table(measured, benchmarks), turned.table(run, benchmarks, measured, seed)
+    every = beside, published.table(measured, benchmarks), table(run, benchmarks, measured, seed)
     found = [table for table in every if table is not None]
     if probed is None:
         return found

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from vtcli.benchmarks import comparison
+from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.benchmarks.comparison import FigurePair
-from vtcli.benchmarks.results import ORACLE
+from vtcli.benchmarks.results import ORACLE, FigurePair
 from vtcli.errors import InputError
 from vtcli.judging.separate import answers_by
 from vtcli.report import folder
@@ -50,7 +49,7 @@ def of_baseline(benchmarks: Mapping[str, Benchmark], baseline: Artifact, run: Be
     its_judge = answers_by(baseline.manifest.config) or ORACLE
     judged = its_judge == run.judge != ORACLE
     pairs = {
-        name: comparison.pairs(name, benchmark, earlier, run.found, judged=judged, seed=seed)
+        name: results.pairs(name, benchmark, earlier, run.found, judged=judged, seed=seed)
         for name, benchmark in benchmarks.items()
     }
     return table(pairs, benchmarks, folder.load_series(baseline.path)[-1].label, run.label)

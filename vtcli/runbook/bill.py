@@ -22,8 +22,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.filters.applying import ROLLED, needs
 from vtcli.plan.estimate import Plan
 from vtcli.runbook import cost
-from vtcli.runbook.step import Step
-from vtcli.runbook.verbs import STAGES, stage_parts
+from vtcli.runbook.step import STAGES, Step, stage_parts
 from vtcli.store.artifacts import ArtifactStore
 
 UNKNOWN = math.nan

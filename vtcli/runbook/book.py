@@ -22,8 +22,7 @@ import yaml
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError
-from vtcli.runbook.step import Step
-from vtcli.runbook.verbs import STAGES
+from vtcli.runbook.step import STAGES, Step
 from vtcli.runs.run import SECTIONS
 from vtcli.statistics.rows import MEASURES
 from vtcli.store.models import SHIPPED

@@ -19,15 +19,13 @@ from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.runbook import cost
 from vtcli.runbook.bill import OF_JOBS, bill, planned
-from vtcli.runbook.checking import require_judges, require_right
+from vtcli.runbook.checking import lack, require_judges, require_right
 from vtcli.runbook.missing import TINY
 from vtcli.runbook.missing import cost as size
 from vtcli.runbook.papers import Reproduction
 from vtcli.runbook.room import what_lacks
-from vtcli.runbook.rows import lack
 from vtcli.runbook.runner import home, options_of
-from vtcli.runbook.step import Step
-from vtcli.runbook.verbs import ON_ACCELERATOR, require_machine, stage_parts
+from vtcli.runbook.step import ON_ACCELERATOR, Step, require_machine, stage_parts
 from vtcli.sandbox.confinement.probes import strongest
 from vtcli.session.questions import require_forms
 from vtcli.signals.measuring import SignalMeter

@@ -23,7 +23,7 @@ from vtcli.plan.job import Layout, Lengths, Workload, shape
 from vtcli.plan.memory import GIB, Memory, cache_row, memory
 from vtcli.rollout.loop import Limits
 from vtcli.runbook import cost
-from vtcli.runbook.verbs import IN_RANKS, ON_ACCELERATOR
+from vtcli.runbook.step import IN_RANKS, ON_ACCELERATOR
 from vtcli.runs.launch import Launch, launched
 from vtcli.store.images import ImageLimits
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,9 +15,7 @@ from vtcli.config import compose
 from vtcli.config.commandline import split
 from vtcli.errors import ConfigError
 from vtcli.foreign import print_line
-from vtcli.runbook import process
-from vtcli.runbook.step import Step
-from vtcli.runbook.verbs import STAGES
+from vtcli.runbook.step import STAGES, Step
 from vtcli.store.artifacts import ArtifactStore
 
 SHARDS = 4
@@ -32,7 +32,7 @@ def here(steps: Sequence[Step]) -> dict[str, str]:
     made: dict[str, str] = {}
     for number, step in enumerate(steps, 1):
         _say(f"step {number} of {len(steps)}: {step.line(made)}")
-        code, made[step.makes] = process.run(step.command(made))
+        code, made[step.makes] = run(step.command(made))
         if code or not made[step.makes]:
             _say(
                 f"step {number} of {len(steps)} has failed with exit code {code}. What is finished stays: the same "
@@ -138,3 +138,24 @@ def scripts() -> Path:
     import stages
 
     return Path(str(stages.__file__)).parent / "slurm"
+
+
+def run(argv: Sequence[str]) -> tuple[int, str]:
+    """Runs ``vtcli ARGV`` to its end. Returns its exit code and the reference of the artifact that it printed.
+
+    Ctrl-C and SIGTERM are passed on; the child gets each once, as it has a session of its own. ``MLFLOW_RUN_ID`` is
+    not: several children would write into one run.
+    """
+    command = [sys.executable, "-m", "vtcli.cli.child", *argv]
+    pipe = subprocess.PIPE
+    env = {name: value for name, value in os.environ.items() if name != "MLFLOW_RUN_ID"}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True, env=env) as child:
+        try:
+            assert child.stdout is not None
+            printed = child.stdout.read().splitlines()
+            code = child.wait()
+        except BaseException as end:
+            child.send_signal(signal.SIGINT if isinstance(end, KeyboardInterrupt) else signal.SIGTERM)
+            child.wait()
+            raise
+    return code if code >= 0 else 128 - code, printed[-1].partition("\t")[0] if printed else ""

@@ -11,7 +11,7 @@ from tiny_learner import OPTIM, copy, learner, rl_rows, same, two_ranks
 
 from vtcli.algo.losses import LossConfig
 from vtcli.engines.inputs import collate_packed
-from vtcli.engines.learner.features import FrozenFeatures
+from vtcli.engines.learner.feed import FrozenFeatures
 from vtcli.engines.learner.packing import segments
 
 FROZEN = replace(OPTIM, freeze_vision=True)

@@ -8,7 +8,7 @@ from typing import Any
 import forked
 import pytest
 
-from vtcli.engines.learner.heartbeat import Heart, RankWait
+from vtcli.engines.learner.distributed import Heart, RankWait
 from vtcli.errors import EngineError
 
 
@@ -109,9 +109,9 @@ RANK = """
 import os, sys, time
 sys.path[:0] = PATHS
 from datetime import timedelta
-from vtcli.engines.learner import distributed, heartbeat
+from vtcli.engines.learner import distributed
 from vtcli.errors import EngineError
-heartbeat.PERIOD_S, heartbeat.SILENT_S, heartbeat.LIMIT_S = 0.2, 2.0, 30.0
+distributed.PERIOD_S, distributed.SILENT_S, distributed.LIMIT_S = 0.2, 2.0, 30.0
 distributed.COLLECTIVE_TIMEOUT = timedelta(seconds=20)
 rank, _ = distributed.init_distributed()
 try:

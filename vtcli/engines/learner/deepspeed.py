@@ -21,8 +21,7 @@ from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.engines.inputs import PackedBatch
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import gather, init_distributed, random_state, set_random_state
-from vtcli.engines.learner.features import FrozenFeatures, frozen, same_tower
-from vtcli.engines.learner.feed import Feed, MicroBatch
+from vtcli.engines.learner.feed import Feed, FrozenFeatures, MicroBatch, frozen, same_tower
 from vtcli.engines.learner.hosting import HostedStates
 from vtcli.engines.learner.packing import batches
 from vtcli.engines.learner.saving import Snapshots

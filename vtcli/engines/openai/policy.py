@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, cast
 
-from vtcli.engines.openai.chat import END, messages, pack
+from vtcli.engines.openai.chat import END, messages, native, pack
 from vtcli.engines.openai.ledger import Ledger, TokenUsage
-from vtcli.engines.openai.native import native
 from vtcli.engines.openai.replies import StoredReplies, StoredReply, key_of
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call

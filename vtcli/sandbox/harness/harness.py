@@ -5,15 +5,18 @@ Nothing here protects anything: the code runs in the same interpreter and may ch
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import linecache
 import os
+import symtable
 import sys
 import threading
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, Literal, cast
 
 from PIL import Image
@@ -21,10 +24,46 @@ from PIL import Image
 from vtcli.protocols import Pixels
 from vtcli.sandbox.harness import capture, figures, pixels, repair, static, streams, tracebacks
 from vtcli.sandbox.harness.capture import Gallery, GalleryImage
-from vtcli.sandbox.harness.program import Program, compiled
 from vtcli.sandbox.provenance import recorder
 from vtcli.sandbox.provenance.recorder import Recorder
 from vtcli.sandbox.types import Capture, Help, Operation, RunLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """``body``: what is run; ``last``: the last expression, when its value is wanted and the text ends in one, else
+    None, and it is part of the body."""
+
+    source: str
+    tree: ast.Module
+    body: CodeType
+    last: CodeType | None = None
+
+    def assigns(self, name: str) -> bool:
+        """Returns True if the code assigns the module's ``name``. A value that an earlier run left is then not taken
+        again."""
+        return _assigns(symtable.symtable(self.source, "<code>", "exec"), name)
+
+
+def _assigns(scope: symtable.SymbolTable, name: str) -> bool:
+    """Searches the module's scope, and inner ones that declare the name global."""
+    if name in scope.get_identifiers():
+        symbol = scope.lookup(name)
+        if (symbol.is_assigned() or symbol.is_imported()) and (scope.get_type() == "module" or symbol.is_global()):
+            return True
+    return any(_assigns(inner, name) for inner in scope.get_children())
+
+
+def compiled(source: str, name: str, value: bool) -> Program:
+    """``name`` is the file's in tracebacks; ``value``: the last expression's value is wanted. Raises ``SyntaxError``,
+    ``ValueError``, ``MemoryError`` or ``RecursionError`` for a text that Python does not take."""
+    tree = ast.parse(source, name)
+    end = tree.body[-1] if tree.body else None
+    if not value or not isinstance(end, ast.Expr):
+        return Program(source, tree, compile(tree, name, "exec", dont_inherit=True))
+    body = compile(ast.Module(tree.body[:-1], tree.type_ignores), name, "exec", dont_inherit=True)
+    return Program(source, tree, body, compile(ast.Expression(end.value), name, "eval", dont_inherit=True))
+
 
 Kind = Literal["ok", "no_output", "error", "exit", "refused", "limit"]
 RECURSION = 5000  # what sys.setrecursionlimit may be set to
