@@ -44,7 +44,6 @@ from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.leases import LeasedImages
 from vtcli.store.models import ModelSource, source_model
 
-_ADDRESS = re.compile(r"https?://[^/?#@\s]+/?")
 CONFUSING = re.compile(r"o1|o3|o4|gpt-5")
 """Parts of a model's name by which harnesses recognise models that want other parameters, see docs/clients.md."""
 
@@ -69,7 +68,6 @@ class Config:
     policy: Literal["model", "endpoint"] = "model"
     endpoint: ServedEndpoint = field(default_factory=ServedEndpoint)  # of policy=endpoint
     as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...] = ()  # taken from the model's manifest
-    beside: str | None = None  # http://HOST:PORT of another vtcli serve: the page asks both the same
     record: bool = False  # trajectories become an artifact when the server ends
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any that is free
@@ -92,11 +90,6 @@ class Config:
                 "alone, for requests that do not say one"
             )
         at_least(0, self, "history")
-        if self.beside is not None and not _ADDRESS.fullmatch(self.beside):
-            raise ConfigError(
-                f"serve.beside={self.beside} is no address of a server; expected http://HOST:PORT, where another vtcli "
-                "serve answers"
-            )
         if self.connections.bodies_mb < self.request.max_body_mb:
             raise ConfigError(
                 f"serve.connections.bodies_mb={self.connections.bodies_mb:g} has no room for one body of "
@@ -183,7 +176,6 @@ class _Server:
             metrics=Metrics(names[0], (tool.name for tool in card.tools), "code" if card.runner else "unknown"),
             connections=config.connections,
             timeout_s=config.timeout_s,
-            beside=config.beside,
             fingerprint=source.artifact.digest[:16] if source and source.artifact else config.model,
             max_model_len=config.agent.limits.max_tokens,
         )

@@ -185,16 +185,6 @@ def test_a_mistake_is_one_clear_error(argv: list[str], words: str, tmp_path: Pat
     assert words in str(caught.value)
 
 
-def test_a_check_of_the_model_takes_no_run() -> None:
-    with pytest.raises(ConfigError, match="extra: --check "):
-        CliRunner().invoke(app, ["plan", "--check", "extra"], catch_exceptions=False)
-    with pytest.raises(ConfigError, match="--check --fit: "):
-        CliRunner().invoke(app, ["plan", "--check", "--fit"], catch_exceptions=False)
-    with pytest.raises(ConfigError, match="--check --measure: "):
-        CliRunner().invoke(app, ["plan", "--check", "--measure"], catch_exceptions=False)
-    assert CliRunner().invoke(app, ["plan", "--check", "home=x"], catch_exceptions=False).exit_code == 0
-
-
 def test_a_recipe_without_rl_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="says nothing about rl"):
         cost.run(["cluster=1x8xH200", f"home={tmp_path}"])

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from published_runs import PublishedRun, cases, compare
 
 from vtcli.plan.constants import Constants
-from vtcli.plan.published import PublishedRun, cases, compare
 
 
 def update(case: PublishedRun, efficiency: float, overhead: float) -> float:

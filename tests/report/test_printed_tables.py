@@ -18,8 +18,6 @@ from vtcli.cli import doctor
 from vtcli.engines.openai.ledger import Budget, Price, TokenUsage
 from vtcli.engines.teachers.distil import Distillation
 from vtcli.engines.teachers.estimate import CostEstimate
-from vtcli.plan import published
-from vtcli.plan.constants import Constants
 from vtcli.report import accounts, plans, tables
 from vtcli.report.content import Evaluation
 from vtcli.report.printing import Cell, Table, print_all, print_list
@@ -73,7 +71,6 @@ def every() -> dict[str, tuple[Table | str, ...]]:
     plan = cost.run(["+recipe=toolsrl", "cluster=1x8xH200", "scale=node"], None)
     return {
         "plan": tuple(plans.tables(plan)),
-        "plan --check": (plans.comparison(published.compare(Constants())),),
         "filter": tuple(accounts.filtered(filtered | {"pass_rate_without_tools": rates})),
         "synth": tuple(accounts.distilled(distilled)),
         "synth dry_run": tuple(cost_of),
@@ -82,7 +79,7 @@ def every() -> dict[str, tuple[Table | str, ...]]:
     }
 
 
-COMMANDS = ("plan", "plan --check", "filter", "synth", "synth dry_run", "doctor", "report")
+COMMANDS = ("plan", "filter", "synth", "synth dry_run", "doctor", "report")
 
 
 def printed(width: int, terminal: bool, parts: Iterable[Table | str] | None = None) -> str:

@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from browser import opened, unreadable
+from reverse_proxy import proxied
 from serving import DONE, PIXELS, PNG, ZOOM, Gate, Script, Served, hosted, message, served
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -104,8 +105,9 @@ def test_two_models_answer_side_by_side(tmp_path: Path, chromium: Any) -> None:
     first, second = Script(ZOOM, DONE), Script(ZOOM, f"<answer>{HOSTILE}</answer>")
     with (
         hosted(tmp_path / "second", second, name="after") as other,
-        hosted(tmp_path / "first", first, name="before", beside=other.address) as there,
-        opened(chromium, there.address) as (page, problems),
+        hosted(tmp_path / "first", first, name="before") as there,
+        proxied(there.address, other.address) as both,
+        opened(chromium, f"{both}?beside") as (page, problems),
     ):
         page.get_by_role("heading", name="before beside after").wait_for()
         chosen(page, tmp_path)
@@ -129,8 +131,9 @@ def test_one_of_two_models_may_fail_and_both_are_stopped(tmp_path: Path, chromiu
     gates = Gate(), Gate()
     with (
         hosted(tmp_path / "second", gates[1], name="after") as other,
-        hosted(tmp_path / "first", gates[0], name="before", beside=other.address) as there,
-        opened(chromium, there.address) as (page, _),
+        hosted(tmp_path / "first", gates[0], name="before") as there,
+        proxied(there.address, other.address) as both,
+        opened(chromium, f"{both}?beside") as (page, _),
     ):
         page.get_by_role("heading", name="before beside after").wait_for()
         page.get_by_role("textbox", name="Question").fill("Why?")

@@ -23,7 +23,6 @@ def plan(
     ctx: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
     fit: Annotated[bool, typer.Option("--fit", help="The cheapest layout that fits, as overrides to paste.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Compare the model with published figures.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure constants here, and write them down.")] = False,
     constants: Annotated[
         Path | None, typer.Option(help="Measured constants. Default: plan.json in VTCLI_HOME.")
@@ -37,8 +36,8 @@ def plan(
     from vtcli.runbook import cost, room
 
     argv = ctx.args
-    if not check and not any(word.startswith(("cluster=", "plan.cluster=")) for word in argv):
+    if not any(word.startswith(("cluster=", "plan.cluster=")) for word in argv):
         argv, why = room.with_scale("rl", argv)  # as the command that is planned, on this machine
         if why is not None:
             say(why)
-    raise typer.Exit(cost.command(argv, cost.PlanOptions(json, check, measure, constants, fit)))
+    raise typer.Exit(cost.command(argv, cost.PlanOptions(json, measure, constants, fit)))

@@ -1,5 +1,5 @@
-"""Perceptual hashes of images: 256 bits that re-encoding and resizing hardly change. They are kept beside the artifacts,
-and near ones are found without comparing all pairs.
+"""Perceptual hashes of images: 256 bits that re-encoding and resizing hardly change. They are kept beside the
+artifacts, and near ones are found without comparing all pairs.
 
 The values of imagehash's ``phash(hash_size=16)`` on images with structure. Measured (Hamming distance of 256):
 re-encoded or half as large 12 at most; distinct photographs, charts and pages of text 72 at least. Crops of a tenth or

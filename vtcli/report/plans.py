@@ -1,14 +1,13 @@
-"""Plans of ``vtcli plan``, its constants and its comparison with published figures, as tables."""
+"""Plans of ``vtcli plan`` and its constants as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from vtcli.plan.constants import Constants
 from vtcli.plan.estimate import Plan
 from vtcli.plan.memory import GIB
-from vtcli.plan.published import PublishedFigure
 from vtcli.report.printing import Cell, Table
 
 PHASES = {  # part of the memory -> what it is, whether the learner has it while it learns, for good
@@ -155,15 +154,3 @@ def constants(values: Constants) -> Table:
     """A table of all constants, with a mark for the measured ones."""
     lines = tuple(_line(name, f"{value:.4g}", source) for name, value, source in values.rows())
     return Table("Constants", "", ("constant", "value", "source"), lines)
-
-
-def comparison(rows: Sequence[PublishedFigure]) -> Table:
-    """Published figures beside the model's."""
-    lines: list[tuple[Cell, ...]] = []
-    for row in rows:
-        unit = "GPU-h" if row.part == "gpu_hours" else "s"
-        note = "calibrated on" if row.case.calibrated and row.part == "update" else f"assumed: {row.case.assumed}"
-        figures = f"{row.published:.0f} {unit}", f"{row.predicted:.0f} {unit}", f"{row.ratio - 1:+.0%}"
-        part = Cell(row.part, words=True)
-        lines.append((Cell(row.case.name, head=True), part, *map(Cell, figures), Cell(note, words=True)))
-    return Table("Checked against", "", ("run", "part", "published", "model", "off by", ""), tuple(lines))

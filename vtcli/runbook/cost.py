@@ -251,7 +251,6 @@ class PlanOptions:
     """Options of the command."""
 
     json: bool
-    check: bool
     measure: bool
     constants: Path | None
     fit: bool = False
@@ -261,18 +260,9 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
     """Prints the plan, and returns the exit code: 3 for a run that does not fit."""
     from rich.console import Console
 
-    from vtcli.plan import published
     from vtcli.report import plans
     from vtcli.report.printing import page_width, print_all
 
-    if options.check and (extra := [word for word in argv if not word.startswith("home=")]):
-        raise ConfigError(f"{' '.join(extra)}: --check compares published runs alone. Leave this out, or --check")
-    if options.check and options.fit:
-        raise ConfigError("--check --fit: --check compares published runs, and --fit searches for one. Leave one out.")
-    if options.check and options.measure:
-        raise ConfigError(
-            "--check --measure: --check compares published runs, and --measure this machine. Leave one out."
-        )
     console = Console()
     if options.measure:
         from vtcli.engines import calibrate
@@ -284,13 +274,6 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
         if not any(a.startswith("cluster=") for a in argv):
             print_all([plans.constants(_constants(path))], console, page_width())
             return 0
-    if options.check:
-        rows = published.compare(Constants())
-        found = [{**vars(r), "case": r.case.name, "source": r.case.source, "ratio": r.ratio} for r in rows]
-        console.print_json(json.dumps(found)) if options.json else print_all(
-            [plans.comparison(rows)], console, page_width()
-        )
-        return 0
     made = run(argv, options.constants)
     if options.fit:
         made = advised(made)

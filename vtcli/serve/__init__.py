@@ -2,8 +2,7 @@
 
 ``requests`` (what a client asks, pure) and ``answers`` (what it is told, pure) know no web server and no engine.
 ``agent`` makes rollouts with the loop and the worlds of training and evaluation, within bounds. ``history`` keeps the
-newest of them. ``app`` and ``response`` are HTTP, ``metrics`` is Prometheus', ``page`` is for a browser, and
-``neighbour`` passes on to a second server. A client's
+newest of them. ``app`` and ``response`` are HTTP, ``metrics`` is Prometheus', ``page`` is for a browser. A client's
 text is never trusted: it opens no turn and no image, and its pictures go through ``store.images``.
 
 It may import rollout, envs, the store, and the report's viewer and style. It must not know a stage or what trains.

@@ -27,7 +27,6 @@ from vtcli.serve.connections import Bodies, ConnectionLimits
 from vtcli.serve.fetching import Fetcher
 from vtcli.serve.hosts import is_loopback
 from vtcli.serve.metrics import CONTENT_TYPE, GONE, Metrics
-from vtcli.serve.neighbour import PREFIX, Neighbour
 from vtcli.serve.page import page
 from vtcli.serve.requests import RequestError, RequestLimits, parse
 from vtcli.serve.response import REQUEST_ID, STATUS, Response
@@ -70,7 +69,6 @@ class Service:
     clocks: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])  # of the requests under way
     is_cut: bool = False  # the time to drain is over
     failed: asyncio.Future[EngineError] | None = None
-    beside: str | None = None  # address of a second server, which the page asks as well
 
     def head(self) -> Head:
         """The head of a new response."""
@@ -139,8 +137,6 @@ def application(service: Service) -> web.Application:
     app.router.add_get("/v1/trajectories/{id:.+}", routes.trajectory)
     app.router.add_get("/v1/images/{sha:.+}", routes.image)
     app.router.add_post(CHAT, routes.chat)
-    if service.beside is not None:
-        app.router.add_route("*", PREFIX + "/{path:.+}", Neighbour(service.beside, routes.bodies, service.timeout_s))
     return app
 
 
@@ -223,7 +219,7 @@ class _Routes:
     async def page(self, request: web.Request) -> web.Response:
         """The page to try the model."""
         del request
-        made = page(PREFIX if self.service.beside else None)
+        made = page()
         return web.Response(text=made.text, content_type="text/html", headers=made.headers)
 
     async def health(self, request: web.Request) -> web.Response:

@@ -23,14 +23,12 @@ class Page:
 
 
 @functools.cache
-def page(beside: str | None = None) -> Page:
-    """The page, put together from its files. ``beside`` is the path below which a second model answers."""
+def page() -> Page:
+    """The page, put together from its files."""
     here, report = resources.files(__name__), resources.files("vtcli.report") / "page"
     style = (report / "style.css").read_text("utf-8") + (here / "page.css").read_text("utf-8")
     script = (here / "page.js").read_text("utf-8")
     text = (here / "index.html").read_text("utf-8").replace("/*style*/", style).replace("/*script*/", script)
-    if beside is not None:
-        text = text.replace("<body>", f'<body data-beside="{beside}">')
     allowed = [
         "default-src 'none'",
         f"script-src '{_hash(script)}'",

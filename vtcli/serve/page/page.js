@@ -2,8 +2,8 @@
 // Text of a model or of a tool goes through textContent only.
 const $ = (id) => document.getElementById(id);
 const images = []; // {name, url}: data URLs of the question's images
-const servers = [{ path: "", model: "" }]; // a second one below data-beside
-if (document.body.dataset.beside) servers.push({ path: document.body.dataset.beside, model: "" });
+const servers = [{ path: "", model: "" }]; // at /?beside a second one, which a reverse proxy has below /beside
+if (new URLSearchParams(location.search).has("beside")) servers.push({ path: "/beside", model: "" });
 let running = null;
 
 function make(tag, properties = {}, ...children) {

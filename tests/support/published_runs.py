@@ -174,3 +174,10 @@ def compare(constants: Constants) -> list[PublishedFigure]:
         }
         found += [PublishedFigure(case, part, value, predicted[part]) for part, value in case.published.items()]
     return found
+
+
+if __name__ == "__main__":
+    for row in compare(Constants()):
+        unit = "GPU-h" if row.part == "gpu_hours" else "s"
+        figures = f"{row.published:8.0f} {unit:<5} {row.predicted:8.0f} {unit:<5} {row.ratio - 1:+5.0%}"
+        print(f"{row.case.name:<52} {row.part:<10} {figures}   {row.case.source}; assumed: {row.case.assumed}")
