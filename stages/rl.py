@@ -86,7 +86,6 @@ class Config:
     select: Select = filter_and_rank
     fill: StepFill = field(default_factory=StepFill)
     steps_ahead: Literal[0, 1] = 0  # 1: rollouts of the next step go on while the learner works, one update older
-    lockstep_turns: bool = False  # every trajectory's turn waits for all others': for comparisons alone
     updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
     checkpoint_every: int | str = 1  # steps, or a time: "30min"
     checkpoint_beside: bool = True  # written while the training goes on, from a copy in host memory
@@ -472,7 +471,6 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
         family=family,
         rules=own_rules(config.benchmarks.benchmarks),
         view=view,
-        lockstep=config.lockstep_turns,
     )
     policy = session.load(Placement(dtype, str(learner.engine.device), config.agent.images))
     engine = config.agent.engine

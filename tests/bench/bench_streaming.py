@@ -33,7 +33,7 @@ from fakes import make_sample
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.families.qwen_vl import tiny
 from vtcli.families.table import open_family
-from vtcli.protocols import Chat, DecodedTurn, Request, Syntax
+from vtcli.protocols import Chat, DecodedTurn, Policy, Request, Syntax
 from vtcli.rollout.loop import GroupRequest, Limits
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
@@ -93,6 +93,52 @@ class Cut:
         return replace(await self.policy.complete(request), finish="stop")
 
 
+class Turns:
+    """Lock-step over ``live`` trajectories: a turn begins when every unfinished one is ready for its own."""
+
+    def __init__(self, live: int) -> None:
+        self.live, self.ready, self.gate = live, 0, asyncio.Event()
+
+    async def wait(self) -> None:
+        """Waits until all trajectories are ready."""
+        self.ready += 1
+        gate = self.gate
+        self._maybe_open()
+        await gate.wait()
+
+    def leave(self) -> None:
+        """One trajectory is over."""
+        self.live -= 1
+        self._maybe_open()
+
+    def _maybe_open(self) -> None:
+        if 0 < self.live <= self.ready:
+            self.gate.set()
+            self.ready, self.gate = 0, asyncio.Event()
+
+
+class InStep:
+    """A policy whose trajectories wait for each other."""
+
+    def __init__(self, policy: Policy, turns: Turns) -> None:
+        self.policy, self.turns, self.version = policy, turns, policy.version
+
+    async def complete(self, request: Request) -> Completion:
+        await self.turns.wait()
+        return await self.policy.complete(request)
+
+
+class Leaving(Slow):
+    """A world whose end is its trajectory's."""
+
+    def __init__(self, waits: Sequence[float], turns: Turns) -> None:
+        super().__init__(waits)
+        self.turns = turns
+
+    async def close(self) -> None:
+        self.turns.leave()
+
+
 async def nothing(trajectories: Sequence[Trajectory]) -> list[Signals]:
     return [Signals({}) for _ in trajectories]
 
@@ -121,7 +167,13 @@ def rate(
     """Trajectories/s that a step can learn from, and the share of the time in which the engine computed."""
     prompts = round(PROMPTS * (SPARE if how == "full" else 1.0))
     asked = {i: GroupRequest(replace(sample(i), id=f"{seed}-{i}"), GROUP, seed) for i in range(prompts)}
-    stream = replace(stream, open_env=Worlds(seed, prompts * GROUP), lockstep=how == "lockstep")
+    worlds = Worlds(seed, prompts * GROUP)
+    stream = replace(stream, open_env=worlds)
+    if how == "lockstep":
+        turns = Turns(prompts * GROUP)
+        stream = replace(
+            stream, policy=InStep(stream.policy, turns), open_env=lambda sample: Leaving(worlds(sample).waits, turns)
+        )
     done: list[Group] = []
 
     def full(group: Group) -> bool:

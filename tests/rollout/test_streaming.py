@@ -260,48 +260,6 @@ def test_a_dead_engine_ends_everything_with_its_own_error() -> None:
     assert worlds.open == 0
 
 
-def test_lock_step_waits_at_every_turn_and_a_stream_does_not() -> None:
-    async def late(sample: str, turn: int) -> None:
-        for _ in range(50 if sample == "slow" else 0):
-            await asyncio.sleep(0)
-
-    def run(lockstep: bool) -> tuple[list[Trajectory], list[int]]:
-        """The trajectories, and which turn of its trajectory every request was for, in the order of the requests."""
-        policy = Seeded()
-        found = play(stream(Worlds(slow=late), policy, lockstep=lockstep)(groups("slow", "quick"), equal))
-        start = tiny_model.chat().im_start
-        return members(found), [sum(token == start for token in request.token_ids) for request in policy.asked]
-
-    (streamed, as_they_come), (stepped, in_step) = run(False), run(True)
-    assert in_step == sorted(in_step)
-    assert len(set(in_step)) == 3
-    assert as_they_come != sorted(as_they_come)
-    assert stepped == streamed
-
-
-def test_a_trajectory_that_ends_early_does_not_hold_the_lock_step() -> None:
-    class Uneven(Worlds):
-        def __call__(self, sample: Sample) -> World:
-            world = super().__call__(sample)
-            world.turn = 2 if sample.id == "short" else 0  # answers at once
-            return world
-
-    found = play(stream(Uneven(), lockstep=True)(groups("short", "long"), equal))
-    assert [len(t.policy_turns) for t in members(found)] == [1, 1, 3, 3]
-
-
-def test_lock_step_on_transformers_gives_the_same_trajectories() -> None:
-    def run(lockstep: bool) -> list[Trajectory]:
-        policy = HfPolicy(tiny_model.model(), tiny_model.family(), tiny_model.store().view)
-        found = play(stream(Worlds(), policy, lockstep=lockstep)(groups(*"abc"), equal))
-        policy.close()
-        return members(found)
-
-    streamed, stepped = run(False), run(True)
-    assert [[turn.token_ids for turn in t.turns] for t in streamed] == [[x.token_ids for x in t.turns] for t in stepped]
-    assert len({t.policy_turns[0].token_ids for t in streamed}) > 1
-
-
 def test_weights_that_change_within_a_turn_are_noticed() -> None:
     class Hasty(Seeded):
         async def complete(self, request: Request) -> Completion:

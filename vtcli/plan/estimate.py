@@ -67,8 +67,8 @@ def check(arch: Architecture, layout: Layout, cluster: Cluster) -> None:
     parallel, generating = layout.tensor_parallel, layout.serving + layout.sharing or cluster.per_node
     if layout.serving >= cluster.per_node:
         raise ConfigError(
-            f"{layout.serving} of the {cluster.per_node} GPUs of a machine are for engines alone (plan.layout.serving, "
-            "or engine.servers times engine.tensor_parallel): none is left for the learner."
+            f"{layout.serving} of the {cluster.per_node} GPUs of a machine are for engines alone "
+            "(engine.servers times engine.tensor_parallel): none is left for the learner."
         )
     if generating % parallel:
         raise ConfigError(

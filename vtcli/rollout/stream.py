@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,9 +52,8 @@ class Stream:
     """Parts that all rollouts of a run share.
 
     ``claims`` are tested where a reward or a judge asks; None: never (environments without code of the policy).
-    ``clock`` belongs to an engine that counts its own time. None: time counts while requests are open. ``lockstep`` is
-    for comparisons alone: a turn begins when every unfinished trajectory is ready for its own. ``admission`` bounds how
-    many run at a time; None, or in lock-step: all of them.
+    ``clock`` belongs to an engine that counts its own time. None: time counts while requests are open. ``admission``
+    bounds how many run at a time; None: all of them.
     """
 
     policy: Policy
@@ -64,7 +62,6 @@ class Stream:
     limits: Limits
     measure: Measure
     clock: Clock | None = None
-    lockstep: bool = False
     claims: Claims | None = None
     admission: Admission | None = None
 
@@ -80,7 +77,7 @@ class Stream:
         Raises:
             VtcliError: what the user has to mend. Nothing goes on in the background then.
         """
-        run = _Run(self, sum(request.size for request in requests.values()))
+        run = _Run(self)
         begin, before = time.perf_counter(), run.clock.read()
         async with workers.one_error(), asyncio.TaskGroup() as tasks:
             for place, request in requests.items():
@@ -104,7 +101,7 @@ class Stream:
         Raises:
             VtcliError: what the user has to mend. Nothing goes on in the background then.
         """
-        run = _Run(self, len(requests))
+        run = _Run(self)
 
         async def one(request: RolloutRequest) -> None:
             await finished(*await run.member(request))
@@ -113,27 +110,26 @@ class Stream:
 
     async def one(self, request: RolloutRequest) -> tuple[Trajectory, Signals]:
         """Rolls out and measures one trajectory. Raises ``VtcliError`` as the others do."""
-        return await _Run(self, 1).member(request)
+        return await _Run(self).member(request)
 
 
 _Member = asyncio.Task[tuple[Trajectory, Signals]]
 
 
 class _Run:
-    """One call of a stream, of ``live`` trajectories."""
+    """One call of a stream."""
 
-    def __init__(self, stream: Stream, live: int) -> None:
+    def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.clock = stream.clock or Clock()
-        self.turns = _Turns(live) if stream.lockstep else None
-        self.policy = _Policy(stream.policy, None if stream.clock else self.clock, self.turns)
+        self.policy = stream.policy if stream.clock else _Policy(stream.policy, self.clock)
         self.members: list[_Member] = []
         self.done: dict[int, Group] = {}
 
     async def member(self, request: RolloutRequest) -> tuple[Trajectory, Signals]:
         """One trajectory and what is measured of it, which waits for no other."""
         shared = self.stream
-        places = shared.admission if self.turns is None else None  # all wait for each other in lock-step
+        places = shared.admission
         length: int | None = None
         if places is not None:
             await places.enter()
@@ -143,8 +139,6 @@ class _Run:
         finally:
             if places is not None:
                 places.leave(length)
-            if self.turns is not None:
-                self.turns.leave()
         with self.clock.during("judge"):
             if shared.claims is not None:
                 found = await shared.claims.before(found)
@@ -172,44 +166,18 @@ class _Run:
         return _World(self.stream.open_env(sample), self.clock)
 
 
-class _Turns:
-    """Lock-step over ``live`` trajectories."""
-
-    def __init__(self, live: int) -> None:
-        self.live, self.ready, self.gate = live, 0, asyncio.Event()
-
-    async def wait(self) -> None:
-        """Waits until all trajectories are ready."""
-        self.ready += 1
-        gate = self.gate
-        self._maybe_open()
-        await gate.wait()
-
-    def leave(self) -> None:
-        """One trajectory is over."""
-        self.live -= 1
-        self._maybe_open()
-
-    def _maybe_open(self) -> None:
-        if 0 < self.live <= self.ready:
-            self.gate.set()
-            self.ready, self.gate = 0, asyncio.Event()
-
-
 class _Policy:
-    """The policy, in step, and on the clock where it has none of its own."""
+    """A policy without a clock, on that of the run."""
 
-    def __init__(self, policy: Policy, clock: Clock | None, turns: _Turns | None) -> None:
-        self._policy, self._clock, self._turns = policy, clock, turns
+    def __init__(self, policy: Policy, clock: Clock) -> None:
+        self._policy, self._clock = policy, clock
 
     @property
     def version(self) -> int:
         return self._policy.version
 
     async def complete(self, request: Request) -> Completion:
-        if self._turns is not None:
-            await self._turns.wait()
-        with self._clock.during("generate") if self._clock is not None else nullcontext():
+        with self._clock.during("generate"):
             return await self._policy.complete(request)
 
 

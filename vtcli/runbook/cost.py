@@ -81,7 +81,10 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
         applies = {n: v for n, v in found.constants.items() if n in ON_ANY_DEVICE or found.kind == cluster.gpu.kind}
         constants = constants.with_measured(applies, found.where)
     work, asked = workload(values), layout(values, cluster.per_node)
-    require_possible(work, asked)
+    # what vtcli rl refuses at its start whatever memory there is: no row is split over micro-batches
+    convert(values["rl"]["backend"], Backend, "rl.backend").require_whole_rows(work.max_tokens)
+    if asked.ahead:
+        refuse_sleep_ahead(asked.sleep, learner_sleeps=asked.learner_sleep)
     return estimate(architecture(values), work, asked, cluster, constants)
 
 
@@ -94,19 +97,6 @@ def this_machine() -> Cluster | None:
     size = smallest.memory_gib
     gpu = of_device(smallest.name, size) or like(size, f"{size:g}GB")
     return Cluster(1, machine.gpus_of_machine(), replace(gpu, memory=size), machine.memory_gib())
-
-
-def require_possible(work: Workload, asked: Layout) -> None:
-    """Refuses, with a ``ConfigError``, what ``vtcli rl`` refuses at its start whatever memory there is.
-
-    Example: micro-batches of 8192 tokens with trajectories of up to 28672, for no row is split.
-    """
-    names = ("zero_stage", "dtype", "batch_tokens", "offload", "activation_checkpointing")
-    given = {name: getattr(asked, name) for name in names}
-    backend: Backend = convert({**given, "sleep": asked.learner_sleep}, Backend, "rl.backend")
-    backend.require_whole_rows(work.max_tokens)
-    if asked.ahead:
-        refuse_sleep_ahead(asked.sleep, learner_sleeps=asked.learner_sleep)
 
 
 def architecture(values: Mapping[str, Any]) -> Architecture:
@@ -193,29 +183,29 @@ def workload(values: Mapping[str, Any]) -> Workload:
 
 
 def layout(values: Mapping[str, Any], gpus: int, ranks: int | None = None) -> Layout:
-    """Layout from plan.layout on machines of ``gpus`` GPUs. A null there takes the engine's value: what is planned is
-    what runs. ``ranks`` of a machine; None: as many as servers leave room for."""
-    section = convert(values["plan"]["layout"], dict[str, Any], "plan.layout")
+    """The layout of a run, from rl.backend and the engine, on machines of ``gpus`` GPUs. ``ranks`` of a machine; None:
+    as many as servers leave room for."""
+    backend = convert(values["rl"]["backend"], Backend, "rl.backend")
     engine = convert(values["engine"], Engine, "engine")
     servers = engine.name == "vllm_server"
-    serving, sharing = section["serving"], section["sharing"]
-    if serving is None:
-        ours = servers and not engine.urls
-        serving, shared = server_places(engine, gpus, ranks) if ours else (0, 0)
-        sharing = shared if sharing is None else sharing
-    run = {
-        "tensor_parallel": engine.tensor_parallel,
-        "serving": serving,
-        "sharing": sharing or 0,
-        "elsewhere": len(engine.urls) if servers else 0,
-        "keep_weights": servers and engine.keep_weights,
-        "ahead": values["rl"]["steps_ahead"] > 0,
-        "live": engine.max_batch,
-        "gpu_memory": engine.gpu_memory,
-        "sleep": engine.sleep if engine.sleeps else 0,
-    }
-    section |= {name: value for name, value in run.items() if section[name] is None}
-    return convert(section, Layout, "plan.layout")
+    serving, sharing = server_places(engine, gpus, ranks) if servers and not engine.urls else (0, 0)
+    return Layout(
+        zero_stage=backend.zero_stage,
+        dtype=backend.dtype,
+        batch_tokens=backend.batch_tokens,
+        activation_checkpointing=backend.activation_checkpointing,
+        offload=backend.offload,
+        learner_sleep=backend.sleep,
+        tensor_parallel=engine.tensor_parallel,
+        live=engine.max_batch,
+        gpu_memory=engine.gpu_memory,
+        sleep=engine.sleep if engine.sleeps else 0,
+        serving=serving,
+        sharing=sharing,
+        elsewhere=len(engine.urls) if servers else 0,
+        keep_weights=servers and engine.keep_weights,
+        ahead=values["rl"]["steps_ahead"] > 0,
+    )
 
 
 def server_places(engine: Engine, gpus: int, ranks: int | None = None) -> tuple[int, int]:

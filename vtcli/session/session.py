@@ -53,7 +53,6 @@ class Session:
         rules: scorers by name that benchmarks bring along.
         offered: False offers neither tools nor code.
         view: finds the picture of an image; None: that of ``images``.
-        lockstep: see ``Stream``.
     """
 
     def __init__(
@@ -69,10 +68,9 @@ class Session:
         rules: Mapping[str, Any] | None = None,
         offered: bool = True,
         view: View | None = None,
-        lockstep: bool = False,
     ) -> None:
         self.agent, self.section, self.family, self.images = agent, section, family, images
-        self.view, self.lockstep = view or images.view, lockstep
+        self.view = view or images.view
         wanted = agent.prompt if prompt is None else prompt
         self.worlds = Worlds(read_card(agent.env), wanted, images, agent.sandbox, offered=offered)
         measured = list(agent.signals.values() if signals is None else signals)
@@ -215,7 +213,6 @@ class Session:
             limits=self.agent.limits,
             measure=measure,
             clock=self.trained.clock if self.trained else None,
-            lockstep=self.lockstep,
             claims=None if answers_only else self.claims,
             admission=None if tokens is None else Admission(tokens, self.agent.limits.max_tokens),
         )
