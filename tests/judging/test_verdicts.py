@@ -11,16 +11,17 @@ import pytest
 from cases import each_case
 
 from vtcli.errors import InputError
-from vtcli.judging.verdicts import Verdicts, key_of
+from vtcli.judging.model import open_verdicts
+from vtcli.store.keyed import key_of
 
 WRITER = """
 import sys
 from pathlib import Path
-from vtcli.judging.verdicts import Verdicts
+from vtcli.judging.model import open_verdicts
 
-kept, who = Verdicts(Path(sys.argv[1])), sys.argv[2]
+kept, who = open_verdicts(Path(sys.argv[1])), sys.argv[2]
 for n in range(int(sys.argv[3])):
-    kept.put(f"{who}-{n}", 0.5, {"reply": "x" * 3000})
+    kept.put(f"{who}-{n}", {"score": 0.5, "reply": "x" * 3000})
     print(n, flush=True)
 """
 
@@ -32,20 +33,20 @@ def start(path: Path, who: str, count: int) -> subprocess.Popen[str]:
 
 
 def test_a_verdict_is_there_after_a_restart(tmp_path: Path) -> None:
-    first = Verdicts(tmp_path / "deep" / "v.jsonl")
-    first.put("a", 0.25, {"reply": "ü\n"})
-    assert Verdicts(tmp_path / "deep" / "v.jsonl").get("a") == 0.25
+    first = open_verdicts(tmp_path / "deep" / "v.jsonl")
+    first.put("a", {"score": 0.25, "reply": "ü\n"})
+    assert open_verdicts(tmp_path / "deep" / "v.jsonl").get("a") == 0.25
     assert first.get("b") is None
 
 
 def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
     path = tmp_path / "v.jsonl"
-    Verdicts(path).put("a", 1.0, {})
+    open_verdicts(path).put("a", {"score": 1.0})
     whole = path.read_bytes()
     path.write_bytes(whole + b'\n{"key": "torn", "sco')
-    after = Verdicts(path)
-    after.put("b", 0.5, {})
-    for kept in (after, Verdicts(path)):
+    after = open_verdicts(path)
+    after.put("b", {"score": 0.5})
+    for kept in (after, open_verdicts(path)):
         assert (kept.get("a"), kept.get("torn"), kept.get("b")) == (1.0, None, 0.5)
 
 
@@ -53,13 +54,13 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
 def test_lines_of_another_kind_are_passed_over(tmp_path: Path, junk: bytes) -> None:
     path = tmp_path / "v.jsonl"
     path.write_bytes(junk + b'{"key": "a", "score": 1}\n')
-    kept = Verdicts(path)
+    kept = open_verdicts(path)
     assert kept.get("a") == 1.0 and len(kept) == 1
 
 
 def test_what_another_process_wrote_is_seen_at_once(tmp_path: Path) -> None:
-    mine, other = Verdicts(tmp_path / "v.jsonl"), Verdicts(tmp_path / "v.jsonl")
-    other.put("a", 1.0, {})
+    mine, other = open_verdicts(tmp_path / "v.jsonl"), open_verdicts(tmp_path / "v.jsonl")
+    other.put("a", {"score": 1.0})
     assert mine.get("a") == 1.0
 
 
@@ -72,7 +73,7 @@ def test_several_writers_and_a_kill_lose_nothing_that_was_said_to_be_kept(tmp_pa
     victim.communicate(timeout=60)
     for other in others:
         assert other.communicate(timeout=60)[0].count("\n") == 100
-    kept = Verdicts(path)
+    kept = open_verdicts(path)
     assert all(kept.get(f"victim-{n}") == 0.5 for n in said)
     assert all(kept.get(f"{who}-{n}") == 0.5 for who in "ab" for n in range(100))
     lines = [line for line in path.read_bytes().splitlines() if line]
@@ -84,7 +85,7 @@ def test_several_writers_and_a_kill_lose_nothing_that_was_said_to_be_kept(tmp_pa
 def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="Cannot open the judge's verdicts"):
-        Verdicts(tmp_path / "file" / "v.jsonl")
+        open_verdicts(tmp_path / "file" / "v.jsonl")
 
 
 def test_a_key_is_the_content_whatever_the_order() -> None:

@@ -5,7 +5,7 @@ Who is who, in the order in which a trajectory passes them:
 - **Signals** (``vtcli.signals``) are facts of one trajectory, such as "the answer is right". They carry no weight.
   ``signals.measuring`` measures them for a run, and opens the run's judge.
 - **Judges** (this room) answer where no rule decides. A signal asks one ``Case``; the ``Ruling`` is a score or none.
-  ``judging.verdicts`` is the file of rulings, so that a model is asked once.
+  A ruling is kept in a file (``store.keyed``), so that a model is asked once.
 - **Rewards** (``vtcli.rewards``) turn the signals of a group into a ``Verdict`` each: a total with its parts.
 - **Credit** (``algo.advantages``) turns the verdicts of a group into one number per policy turn, for the loss.
 - **Scoring** (``vtcli.scoring``) does the same to stored trajectories, long after they were made. ``scoring.verdicts``

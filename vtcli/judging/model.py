@@ -20,10 +20,10 @@ from vtcli.foreign import load_json
 from vtcli.judging import rubrics
 from vtcli.judging.endpoint import REFUSED, Endpoint, Patience, Reply
 from vtcli.judging.rubrics import Check, Rubric
-from vtcli.judging.verdicts import Verdicts, key_of
 from vtcli.protocols import About, Case, Images, Pixels, Ruling
 from vtcli.schema import ImageRef, Sample
 from vtcli.store.images import ImageStore, encode_png
+from vtcli.store.keyed import KeyedFile, key_of
 
 OURS = ("model", "messages", "response_format", "stream", "n")
 """Keys of a request's body that may not be set as parameters."""
@@ -54,7 +54,7 @@ class ModelJudge:
 
     def __init__(self, endpoint: Endpoint, asking: JudgeSettings, images: Images, cache: Path) -> None:
         self._endpoint, self._asking, self._images, self._cache = endpoint, asking, images, cache
-        self._verdicts: Verdicts | None = None
+        self._verdicts: KeyedFile[float] | None = None
         self._guided = asking.guided
         self._rubrics: Sequence[str] = ()
         self._tried: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class ModelJudge:
         self._rubrics = rubrics
         for name in rubrics:
             _load(name)
-        self._verdicts = Verdicts(self._cache)
+        self._verdicts = open_verdicts(self._cache)
         self._endpoint.open()
         if eager:
             await self._trial()
@@ -95,9 +95,7 @@ class ModelJudge:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._endpoint.close()
-        if self._verdicts is not None:
-            verdicts, self._verdicts = self._verdicts, None
-            verdicts.close()
+        self._verdicts = None
 
     async def __call__(self, case: Case) -> Ruling:
         assert self._verdicts is not None, "start() comes first"
@@ -132,7 +130,7 @@ class ModelJudge:
             ruling, reply = await self._rule(rubric, case.texts, images)
         if ruling.score is not None and self._verdicts is not None:
             facts = {"model": self.name, "rubric": case.rubric, "rubric_sha256": rubric.sha256}
-            self._verdicts.put(key, ruling.score, facts | {"reply": reply.text, "finish": reply.finish})
+            self._verdicts.put(key, {"score": ruling.score, **facts, "reply": reply.text, "finish": reply.finish})
         return ruling
 
     async def _rule(self, rubric: Rubric, texts: Mapping[str, str], images: Sequence[bytes]) -> tuple[Ruling, Reply]:
@@ -241,6 +239,16 @@ def open_judge(
     path = Path(cache) if cache else home / ".judge" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
     endpoint = Endpoint(url, key_env, patience or Patience())
     return ModelJudge(endpoint, JudgeSettings(model, parameters, guided, answer_parameters or {}), images, path)
+
+
+def open_verdicts(path: Path) -> KeyedFile[float]:
+    """The file of scores, so that a model is asked once. Missing verdicts are not kept: those are asked again."""
+
+    def score(line: Mapping[str, Any]) -> float | None:
+        found = line.get("score")
+        return float(found) if isinstance(found, int | float) else None
+
+    return KeyedFile(path, "the judge's verdicts", score)
 
 
 def _load(name: str) -> Rubric:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from vtcli.data.teachers.dialect import Calls
 from vtcli.engines.openai.ledger import Budget, Ledger, Price
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
-from vtcli.engines.openai.replies import NoReplies, StoredReplies, open_replies
+from vtcli.engines.openai.replies import StoredReply, open_replies
 from vtcli.envs.card import EnvCard
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call
@@ -18,6 +18,7 @@ from vtcli.judging.endpoint import Endpoint, Patience
 from vtcli.protocols import Images
 from vtcli.schema import EnvTurn, Json, PolicyTurn, Sample, Trajectory
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
+from vtcli.store.keyed import KeyedFile
 
 WHERE = ("url", "key_env", "cache", "price", "budget", "patience")
 """Keys about the place and the manner of asking, which change no reply."""
@@ -77,12 +78,17 @@ class Baseline:
         form = (self.limit_key, self.send_stop, self.send_seed)
         return EndpointSettings(model, self.parameters, *form, tools if self.calls == "native" else None, self.section)
 
-    def replies(self, root: Path, model: str) -> StoredReplies:
+    def replies(self, root: Path, model: str) -> KeyedFile[StoredReply] | None:
         """The file of a model's replies: ``cache``, else one below the home of artifacts, ``root``."""
         return open_replies(self.cache, root, model)
 
     def open(
-        self, model: str, images: Images, replies: StoredReplies, card: EnvCard, asked: Callable[[int], Sample]
+        self,
+        model: str,
+        images: Images,
+        replies: KeyedFile[StoredReply] | None,
+        card: EnvCard,
+        asked: Callable[[int], Sample],
     ) -> OpenBaseline:
         """Opens the endpoint on the running event loop. ``asked`` finds the sample of a rollout by its seed: it says
         what tools are offered."""
@@ -101,8 +107,8 @@ class ServedEndpoint(Baseline):
 
     stage: ClassVar[str] = "serve"
 
-    def replies(self, root: Path, model: str) -> StoredReplies:
-        return super().replies(root, model) if self.cache else NoReplies()
+    def replies(self, root: Path, model: str) -> KeyedFile[StoredReply] | None:
+        return super().replies(root, model) if self.cache else None
 
 
 @dataclass(frozen=True)

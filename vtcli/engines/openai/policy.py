@@ -16,14 +16,16 @@ from typing import Any, cast
 
 from vtcli.engines.openai.chat import END, messages, native, pack
 from vtcli.engines.openai.ledger import Ledger, TokenUsage
-from vtcli.engines.openai.replies import StoredReplies, StoredReply, key_of
+from vtcli.engines.openai.replies import StoredReply
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call
 from vtcli.foreign import load_json
 from vtcli.judging.endpoint import Endpoint, Reply
 from vtcli.protocols import Images, Request
 from vtcli.schema import Completion, ImageRef, Json
+from vtcli.store import codec
 from vtcli.store.images import ImageStore, encode_png
+from vtcli.store.keyed import KeyedFile, key_of
 
 OURS = ("model", "messages", "stream", "n", "stop", "seed", "tools")
 """Keys of a request's body that may not be set as parameters."""
@@ -66,8 +68,8 @@ class EndpointSettings:
 
 
 class EndpointPolicy:
-    """One endpoint as a policy. ``write`` renders a call that the server returned apart from the text, in the
-    environment's syntax. One event loop must own ``start`` and every completion."""
+    """One endpoint as a policy. ``replies`` None: none is kept. ``write`` renders a call that the server returned apart
+    from the text, in the environment's syntax. One event loop must own ``start`` and every completion."""
 
     version = 0
 
@@ -76,7 +78,7 @@ class EndpointPolicy:
         endpoint: Endpoint,
         settings: EndpointSettings,
         images: Images,
-        replies: StoredReplies,
+        replies: KeyedFile[StoredReply] | None,
         ledger: Ledger,
         write: Callable[[str, dict[str, Json]], str] = format_call,
     ) -> None:
@@ -92,7 +94,7 @@ class EndpointPolicy:
         """
         plain = self._body(request, {ref.view: ref.view for ref in request.images})
         key = key_of([self._endpoint.url, plain, list(request.stop), request.seed])
-        known = self._replies.get(key)
+        known = self._replies.get(key) if self._replies else None
         tools = plain.get("tools")
         prompt = len(request.token_ids) + (len(pack(json.dumps(tools))) if tools else 0)  # tokens, by estimate
         if known is not None:
@@ -109,7 +111,8 @@ class EndpointPolicy:
                 self._ledger.learn(prompt, found.input)
                 self._ledger.add(request.rollout, _usage(found, cached=0))
             found = replace(found, text=self._text(reply, request.stop))
-            self._replies.put(found)
+            if self._replies is not None:
+                self._replies.put(key, codec.encode(found), durable=True)
             return found
 
     def _body(self, request: Request, urls: Mapping[str, str]) -> dict[str, Any]:

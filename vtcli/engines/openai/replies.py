@@ -7,16 +7,14 @@ alone. Only whole replies are kept: an error is asked again.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vtcli.foreign import print_line
-from vtcli.store import disk, records
-
-LOCK_S = 60.0
+from vtcli.store import codec
+from vtcli.store.keyed import KeyedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,46 +29,19 @@ class StoredReply:
     estimated: bool = False
 
 
-def key_of(value: Any) -> str:
-    """The sha256 of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+def _reply(line: Mapping[str, Any]) -> StoredReply | None:
+    try:
+        return codec.decode(StoredReply, line)
+    except ValueError:
+        return None
 
 
-class StoredReplies:
-    """The file ``path``; a process sees what it held when it was opened, and its own."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._known = {reply.key: reply for reply in records.read(path, StoredReply)} if path.exists() else {}
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, key: str) -> StoredReply | None:
-        return self._known.get(key)
-
-    def put(self, reply: StoredReply) -> None:
-        """Durably. Raises ``InputError`` for disk trouble."""
-        with disk.locked(self.path.with_suffix(".lock"), LOCK_S, f"the replies in {self.path}"):
-            records.append(self.path, [reply])
-        self._known[reply.key] = reply
-
-
-class NoReplies(StoredReplies):
-    """Keeps nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(Path(os.devnull, "none"))
-
-    def put(self, reply: StoredReply) -> None:
-        """Dropped."""
-
-
-def open_replies(cache: str | None, home: Path, model: str) -> StoredReplies:
+def open_replies(cache: str | None, home: Path, model: str) -> KeyedFile[StoredReply]:
     """The replies in ``cache`` (None: a model's own file in the run's home). A line on standard error says that there
     are some, because a server may have other weights under the same name by now."""
     own = home / ".replies" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
-    found = StoredReplies(Path(cache) if cache else own)
+    path = Path(cache) if cache else own
+    found = KeyedFile(path, f"the replies of {model}", _reply)
     if len(found):
         print_line(
             f"{model}: {len(found)} replies in {found.path} answer requests that were made before. If the server has "
