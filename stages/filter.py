@@ -162,7 +162,13 @@ def run(config: Config) -> Artifact:
     parents = list({a.ref: a for a in (data, *(source.parents if source else ()), *against)}.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
     request = fingerprint("filter", data.kind, whole, config.job, parents, runtime_keys=free)
-    measured = shards.measured(store, whole.name, config.merge, request) if config.merge is not None else []
+    measured: list[Artifact] = []
+    if config.merge is not None:
+        of = "this data, configuration and seed"
+        measured = shards.newest(
+            store, whole.name, config.merge, stage="filter", of=of,
+            fits=lambda a: a.kind == "facts" and a.manifest.summary.get("request") == request,
+        )  # fmt: skip
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
     scope = Scope(free, (source.files if source else {}) | copies, lineage=measured)
     with open_run(settings, "filter", "facts" if config.shard else data.kind, config.job, parents, scope) as stage:

@@ -89,7 +89,7 @@ TAUGHT_RUNTIME = (
 @dataclass(frozen=True, slots=True)
 class Config:
     """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file, as an artifact
-    of its own, NAME-shard-3-of-16; ``merge`` puts all of them together: 16, or a list of them."""
+    of its own, NAME-shard-3-of-16; ``merge`` puts all sixteen together."""
 
     job: dict[str, Any]
     data: Data
@@ -100,7 +100,7 @@ class Config:
     workers: int = 0
     forms: tuple[str, ...] = FORMS
     shard: str | None = None
-    merge: int | tuple[str, ...] = ()
+    merge: int | None = None
     demos: Demos | None = None
     sheet: int = 5  # samples per task on the contact sheet
     bad_rows: Literal["error", "skip"] = "error"  # imported rows that cannot be used
@@ -111,7 +111,7 @@ class Config:
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet", "preview")
-        if self.shard and self.merge:
+        if self.shard and self.merge is not None:
             raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
         card = read_card(self.agent.env)
         if self.teacher is not None:
@@ -155,10 +155,12 @@ def run(config: Config) -> Artifact | None:
             _preview(config, parts, settings.home / f"preview-{settings.name}.html")
         return None
     store = ArtifactStore(settings.home)
-    refs = config.merge
-    if isinstance(refs, int):
-        refs = shards.newest(store, whole.name, refs, made_from, config.seed)
-    parents = shards.in_order([store.resolve(ref, kind) for ref in refs], made_from, config.seed)
+    parents: list[Artifact] = []
+    if config.merge is not None:
+        fits = partial(shards.made_alike, kind=kind, made_from=made_from, seed=config.seed)
+        of = f"this configuration and seed {config.seed}"
+        found = shards.newest(store, whole.name, config.merge, stage="synth", of=of, fits=fits)
+        parents = [store.resolve(each.ref, kind) for each in found]  # with its bytes verified
     files = {} if parents else inputs(parts)  # shards were made from them
     with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME_KEYS, files, "anew")) as stage:
         if stage.reused:

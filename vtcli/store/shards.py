@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,64 +64,34 @@ def require_all(found: Mapping[str, object], wanted: Sequence[str], stage: str, 
         )
 
 
-def measured(store: ArtifactStore, whole: str, total: int, request: str) -> list[Artifact]:
-    """The shards 1/total to total/total of a filter: the newest whose summary has this ``request``. Raises
-    ``InputError`` with the command that makes what is missing."""
-    wanted = names(total, "filter")
-    refs = {f"{name_of(whole, shard)}:": shard for shard in wanted}
+def newest(
+    store: ArtifactStore, whole: str, total: int, *, stage: str, of: str, fits: Callable[[Artifact], bool]
+) -> list[Artifact]:
+    """The shards 1/total to total/total of ``whole``: the newest that fit, so runs of several configurations may share
+    a name. ``of``: what they have in common, in words.
+
+    Raises:
+        InputError: some are missing; says how to make them.
+    """
+    wanted = names(total, stage)
+    shard_of = {name_of(whole, shard): shard for shard in wanted}
     found: dict[str, Artifact] = {}
     for artifact in store.ls():  # versions in ascending order
-        shard = refs.get(artifact.ref.rstrip("0123456789").removesuffix("v"))
-        if shard and artifact.kind == "facts" and artifact.manifest.summary.get("request") == request:
-            found[shard] = artifact
-    require_all(found, wanted, "filter", f"{whole} with this data, configuration and seed", store.root)
+        if artifact.name in shard_of and fits(artifact):
+            found[shard_of[artifact.name]] = artifact
+    require_all(found, wanted, stage, f"{whole} with {of}", store.root)
     return [found[shard] for shard in wanted]
 
 
-def newest(store: ArtifactStore, whole: str, total: int, made_from: Mapping[str, Any], seed: int) -> list[str]:
-    """The references of shards 1/total to total/total of an artifact.
-
-    They are the newest of this configuration and seed, so sweeps may share a name. Raises ``InputError`` with the
-    command that makes what is missing.
-    """
-    wanted = names(total, "synth")
-    refs: dict[str, str] = {}
-    for artifact in store.ls():  # versions in ascending order
-        shard = str(artifact.manifest.config.get("synth", {}).get("shard"))
-        named = artifact.ref.startswith(f"{name_of(whole, shard)}:")
-        if named and artifact.manifest.seed == seed and _whole(artifact.manifest.config) == _whole(made_from):
-            refs[shard] = artifact.ref
-    require_all(refs, wanted, "synth", f"{whole} with this configuration and seed {seed}", store.root)
-    return [refs[shard] for shard in wanted]
-
-
-def in_order(shards: Sequence[Artifact], made_from: Mapping[str, Any], seed: int) -> list[Artifact]:
-    """The shards 1/n to n/n.
-
-    Raises ``InputError`` where one is missing or twice there, or was made with another configuration or seed.
-    """
-    numbered: dict[str, Artifact] = {}
-    for artifact in shards:
-        shard = str(artifact.manifest.config["synth"]["shard"])
-        if shard in numbered or "/" not in shard:
-            raise InputError(
-                f"{artifact.ref} is shard {shard}, which is not one or is given twice. Give every one once."
-            )
-        numbered[shard] = artifact
-        if _whole(artifact.manifest.config) != _whole(made_from) or artifact.manifest.seed != seed:
-            raise InputError(f"{artifact.ref} was made with another configuration or seed than this. Make it again.")
-    total = len(shards)
-    missing = [f"{i}/{total}" for i in range(1, total + 1) if f"{i}/{total}" not in numbered]
-    if missing:
-        raise InputError(
-            f"Of {total} shards {', '.join(sorted(numbered))} are given; {', '.join(missing)} are missing."
-        )
-    return [numbered[f"{i}/{total}"] for i in range(1, total + 1)]
+def made_alike(artifact: Artifact, kind: str, made_from: Mapping[str, Any], seed: int) -> bool:
+    """True for a shard of ``vtcli synth`` with this configuration and seed."""
+    made = artifact.manifest
+    return artifact.kind == kind and made.seed == seed and _whole(made.config) == _whole(made_from)
 
 
 def _whole(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration without what differs between shards and their merge, as JSON reads it."""
-    synth = {k: v for k, v in config["synth"].items() if k not in ("shard", "merge", "workers")}
+    synth = {k: v for k, v in (config.get("synth") or {}).items() if k not in ("shard", "merge", "workers")}
     return json.loads(json.dumps({**config, "synth": synth}))
 
 
