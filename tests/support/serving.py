@@ -109,6 +109,7 @@ class Served:
     service: Service
     client: TestClient[Any, Any]
     port: int  # of the socket with the limits of connections
+    held: Callable[[], int]  # number of the connections to that socket
 
     async def post(self, **fields: Any) -> tuple[int, Any, str]:
         """Status, body as JSON (a list of objects for a stream) and the ``Retry-After`` header."""
@@ -187,7 +188,8 @@ def served(
         try:
             async with TestClient(TestServer(application(told), host="127.0.0.1")) as client:
                 async with asyncio.timeout(limit_s):
-                    await work(Served(agent, told, client, socket.sockets[0].getsockname()[1]))
+                    port = socket.sockets[0].getsockname()[1]
+                    await work(Served(agent, told, client, port, lambda: len(bounded.server.connections)))
         finally:
             socket.close()
             await bounded.cleanup()

@@ -1,4 +1,5 @@
-"""Connections and bodies of clients: how many, how large and how slow. A client that dawdles costs others nothing."""
+"""Connections and bodies of clients: how large and how slow. A client that dawdles costs others nothing. How many there
+may be is a reverse proxy's matter."""
 
 from __future__ import annotations
 
@@ -6,21 +7,14 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from vtcli.config.bounds import above, at_least
+from vtcli.config.bounds import above
 from vtcli.serve.requests import RequestError
-
-FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-"""The answer to a connection beyond their number."""
-
-FULL_S = 2.0
-"""The time for which such a connection stays open at most; a client that reads the answer ends it before."""
-
 
 _http_log = logging.getLogger(f"{__name__}.http")
 
@@ -42,14 +36,12 @@ _http_log.addFilter(_untold)
 class ConnectionLimits:
     """``bodies_mb`` bounds the bytes of all bodies that are read at a time; others wait unread in their sockets."""
 
-    count: int = 512
     idle_s: float = 30.0  # to the end of a request's headers, from the start or from the response before
     body_s: float = 60.0  # to the end of its body, room for it included
     bodies_mb: float = 256.0
     write_s: float = 30.0  # in which a client takes a response, or the next piece of a stream
 
     def __post_init__(self) -> None:
-        at_least(1, self, "count")
         above(0, self, "idle_s", "body_s", "bodies_mb", "write_s")
 
 
@@ -72,8 +64,6 @@ async def listen(at: web.AppRunner, host: str, port: int, limits: ConnectionLimi
     assert server is not None, "setup() comes first"
 
     def connection() -> asyncio.Protocol:
-        if len(server.connections) >= limits.count:
-            return _Full()
         made = server()
         asyncio.get_running_loop().call_later(limits.write_s, _give_up_unread, made, limits.write_s, None)
         return made
@@ -93,18 +83,6 @@ def _give_up_unread(protocol: web.RequestHandler, write_s: float, before: int | 
         transport.abort()
         return
     asyncio.get_running_loop().call_later(write_s, _give_up_unread, protocol, write_s, waits)
-
-
-class _Full(asyncio.Protocol):
-    """A connection that gets an answer and is closed soon. What the client goes on to send is read and forgotten.
-    Bytes left unread would make closing reset the connection, and the client could lose the answer."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        asyncio.get_running_loop().call_later(FULL_S, transport.abort)
-        transport.write(FULL)
-        with suppress(OSError):  # the client has gone already
-            transport.write_eof()
 
 
 class Bodies:
