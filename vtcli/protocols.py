@@ -341,7 +341,7 @@ class ToolTerm(Protocol):
 
 class Advantage(Protocol):
     """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group. The groups
-    are light (``rollout.light``): they hold verdicts, stops, turns and the signals that are numbers, and no tokens or
+    are light (``rollout.batch``): they hold verdicts, stops, turns and the signals that are numbers, and no tokens or
     texts."""
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...

@@ -20,7 +20,7 @@ from small_runs import command as in_process
 from vtcli.cli import main
 from vtcli.config import compose, habits
 from vtcli.errors import ConfigError
-from vtcli.runbook.verbs import STAGES
+from vtcli.runbook.step import STAGES
 
 HEAVY = ("torch", "transformers", "deepspeed", "mlflow", "hydra", "numpy", "pyarrow", "rich", "yaml")
 RARELY_USED = (

@@ -16,7 +16,7 @@ from vtcli.schema import Credit, Group, Scored, Stop, Trajectory
 def describe(groups: Sequence[Group], tokens: Sequence[int] | None = None) -> dict[str, float]:
     """Means over the rollouts of a step, by the names that the field's trainers use.
 
-    ``tokens`` is the number that the policy wrote in each member, for groups that hold no tokens (``rollout.light``).
+    ``tokens`` is the number that the policy wrote in each member, for groups that hold no tokens (``rollout.batch``).
     Rollouts without a verdict are counted in ``broken`` and ``unjudged``, and left out of every mean. A mean of no
     values is left out. ``frac_reward_zero_std`` is the share of groups with equal rewards. ``answer_index_0`` is the
     share of answers with an image's index that name the question's own image: ToolsRL's shortcut (its figure 8).
