@@ -242,8 +242,7 @@ def _train(run: _Training) -> None:
     """Every step of the run, in the order of the design's table: collect, measure, reward, advantage, select, pack,
     update, new weights, log. The same for the same step, weights and batch, however often the run was interrupted."""
     from vtcli.engines.learner.distributed import ranks
-    from vtcli.engines.learner.saving import Saver
-    from vtcli.engines.learner.storing import export_complete
+    from vtcli.engines.learner.saving import Saver, export_complete
     from vtcli.engines.learner.throughput import timed_update
 
     config, learner, lengths = run.config, run.learner, run.lengths
@@ -486,7 +485,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
 
 def _finish(run: _Training) -> Artifact:
     from vtcli.engines.learner.distributed import rank_alive
-    from vtcli.engines.learner.storing import export_complete
+    from vtcli.engines.learner.saving import export_complete
 
     folder = run.stage.work / "model"
     export_complete(run.learner, run.start, folder)

@@ -243,8 +243,7 @@ def _train(
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier, rank_alive
-    from vtcli.engines.learner.saving import Saver
-    from vtcli.engines.learner.storing import export_complete
+    from vtcli.engines.learner.saving import Saver, export_complete
 
     train, too_long = _within(config, DemoRows(learnt, family.chat), "train", _ranks())
     held, _ = _within(config, DemoRows(held_out, family.chat), "validation", _ranks())

@@ -10,7 +10,7 @@ from cases import each_case
 
 from vtcli.config import compose
 from vtcli.errors import InputError
-from vtcli.runbook import printed, runner
+from vtcli.runbook import papers, runner
 from vtcli.runbook.papers import Reproduction, steps
 from vtcli.runbook.step import Step
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -29,16 +29,16 @@ def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> 
         with store.draft(f"codev-tiny-{name}", "report", seed=0, stage="eval") as draft:
             (draft.path / "benchmarks.json").write_text(json.dumps({"vstar": {"title": "V*", "figures": [figure]}}))
             made[f"codev-tiny-{name}"] = draft.commit().ref
-    text = printed.markdown(asked, printed.lines(asked, made, tmp_path))
+    text = papers.markdown(asked, papers.lines(asked, made, tmp_path))
     assert "| V*, all (choices) | CodeV-7B-RL 84.8 | 50.0 | 75.0 | 85.0 | 80.0 |" in text
     unfinished = made | {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}
     with store.draft("codev-tiny-report-s2", "report", seed=0) as draft:
         (draft.path / "benchmarks.json").write_text("{}")
         draft.commit()
     remove(store, ["codev-tiny-report-s2:v1"], with_dependants=False)
-    assert printed.markdown(asked, printed.lines(asked, unfinished, tmp_path)) == text
+    assert papers.markdown(asked, papers.lines(asked, unfinished, tmp_path)) == text
     with pytest.raises(InputError, match=r"codev-tiny: .*--table"):
-        printed.lines(asked, {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}, tmp_path)
+        papers.lines(asked, {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}, tmp_path)
 
 
 def test_the_table_of_held_out_rows_compares_a_seed_with_its_own_beginning(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_table_of_held_out_rows_compares_a_seed_with_its_own_beginning(tmp_p
         with store.draft(f"codev-tiny-{name}", "report", seed=0, stage="eval") as draft:
             (draft.path / "rows.jsonl").write_text("")
             made[f"codev-tiny-{name}"] = draft.commit(summary).ref
-    text = printed.markdown(asked, printed.lines(asked, made, tmp_path))
+    text = papers.markdown(asked, papers.lines(asked, made, tmp_path))
     assert "| answer accuracy | – | 0.200 | 0.500 | 0.500 |" in text
     assert "| right and faithful | – | 0.100 | 0.250 | 0.250 |" in text
     assert "| faithful, of the right | – | 0.500 | 0.500 | 0.500 |" in text
@@ -65,7 +65,7 @@ def test_the_table_says_how_a_printed_number_was_scored(tmp_path: Path) -> None:
     with store.draft("toolsrl-tiny-report-s0", "report", seed=0, stage="eval") as draft:
         (draft.path / "benchmarks.json").write_text(json.dumps({"p": {"title": "P", "figures": [figure]}}))
         made = {"toolsrl-tiny-report-s0": draft.commit().ref}
-    text = printed.markdown(asked, printed.lines(asked, made, tmp_path))
+    text = papers.markdown(asked, papers.lines(asked, made, tmp_path))
     assert "| P, macro (exact) | Base 28.4, ToolsRL 46.5 (by Qwen2.5-VL-72B as a judge) |" in text
 
 

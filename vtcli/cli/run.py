@@ -145,10 +145,10 @@ def _check_paper(asked: Reproduction, steps: Sequence[Step], cluster: str | None
 
 def _print_table(asked: Reproduction, to: Path | None, home: Path, made: Mapping[str, str]) -> None:
     """Prints the table beside the paper's numbers and keeps it in ``to``, by default beside the artifacts."""
-    from vtcli.runbook import printed
+    from vtcli.runbook import papers
     from vtcli.store import disk
 
-    text = printed.markdown(asked, printed.lines(asked, made, home))
+    text = papers.markdown(asked, papers.lines(asked, made, home))
     path = (to or home) / f"reproduced-{asked.prefix}.md"
     disk.write_atomic(path, text.encode())
     print_line(text, sys.stdout)

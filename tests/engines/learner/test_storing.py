@@ -6,7 +6,7 @@ import pytest
 import tiny_model
 from tiny_learner import copy, learner, same
 
-from vtcli.engines.learner.storing import storing
+from vtcli.engines.learner.saving import storing
 from vtcli.errors import InputError
 from vtcli.store.checkpoints import Checkpoints
 

@@ -22,15 +22,13 @@ from vtcli.engines.inputs import PackedBatch
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import gather, init_distributed, random_state, set_random_state
 from vtcli.engines.learner.feed import Feed, FrozenFeatures, MicroBatch, frozen, same_tower
-from vtcli.engines.learner.hosting import HostedStates
 from vtcli.engines.learner.packing import batches
-from vtcli.engines.learner.saving import Snapshots
+from vtcli.engines.learner.saving import Snapshots, export, storing
 from vtcli.engines.learner.sharing import share_out
-from vtcli.engines.learner.storing import export, storing
 from vtcli.engines.learner.sums import StepSums, TokenGap
 from vtcli.engines.learner.throughput import active_weights
 from vtcli.engines.learner.trained import ADAPTER, Merged, base_name, prepare, save_adapter, without_adapters
-from vtcli.engines.learner.zero import adamw, forget_gradients, settings, whole
+from vtcli.engines.learner.zero import HostedStates, adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Family
 from vtcli.foreign import print_line
