@@ -2,9 +2,9 @@
 
 
 class VtcliError(Exception):
-    """Something the user can mend: printed on one screen without traceback, exit code 2.
+    """Something the user can fix: printed on one screen without traceback, exit code 2.
 
-    The message says what was given, where, what was expected, and what to do.
+    The message has what was given, where, what was expected, and what to do.
     """
 
 

@@ -46,7 +46,7 @@ ALONE = Ranks(0, 1, lambda value: [value])
 
 @dataclass(frozen=True, slots=True)
 class TemperatureSpan:
-    """A temperature of its own for what a turn holds between two strings, the closing one included."""
+    """A separate temperature for a turn's text between two strings, the closing one included."""
 
     opening: str
     closing: str
@@ -238,7 +238,7 @@ class Syntax:
     ``stop``: strings at which a policy turn ends. ``read``: reader of a turn's text (None: ``Chat.decode``). ``reply``:
     role of an observation, a tool's answer or a plain turn of the user. ``cut``: reason of the end when the limit of
     one turn cut a turn off. The limit of the whole trajectory is always ``Stop.MAX_TOKENS``. ``files``: names under
-    which code finds the question's images. ``bounded``: every part of a step has a limit of its own, and its waits for
+    which code finds the question's images. ``bounded``: every part of a step has its limit, and its waits for
     others count against none.
     """
 
@@ -301,7 +301,7 @@ class Judge(Protocol):
 
     @property
     def name(self) -> str:
-        """``oracle``, or the model's id; stored with what it said."""
+        """``oracle``, or the model's id; stored with its verdicts."""
         ...
 
     def knows(self, about: About, sample: Sample) -> bool:
@@ -311,7 +311,7 @@ class Judge(Protocol):
     async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
         """Opens it on this event loop and tries it on known answers. With ``eager=False`` the trial comes before its
         first question, because the judge's cache may answer the whole work. Raises ``ConfigError`` for a judge that
-        cannot work, ``EngineError`` for one that does not answer or fails the trial."""
+        cannot work, ``EngineError`` for a judge that does not answer or fails the trial."""
         ...
 
     async def __call__(self, case: Case) -> Ruling:

@@ -53,7 +53,7 @@ class ImageRef:
 
 @dataclass(frozen=True, slots=True)
 class VideoRef:
-    """A video of a sample: a file on this machine, and what a prompt says of it."""
+    """A video of a sample: a file on this machine, and its facts for a prompt."""
 
     path: str  # absolute; within the dataset artifact where a trajectory was stored, see ``videos``
     width: int  # pixels, upright
@@ -80,7 +80,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One tool call as the policy wrote it; ``problem`` says why it could not be read."""
+    """One tool call as the policy wrote it; ``problem``: why it could not be read."""
 
     raw: str
     name: str | None = None
@@ -91,7 +91,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Completion:
     """Tokens that a policy sampled; they are never decoded and encoded again. ``logprobs`` has one entry per entry
-    of ``token_ids``, 0 for one that the rollout wrote. It is under the model's whole distribution at the token's
+    of ``token_ids``, 0 for a token that the rollout wrote. It is under the model's whole distribution at the token's
     temperature, before any token is excluded (docs/decisions/rollout.md)."""
 
     token_ids: tuple[int, ...]
@@ -209,7 +209,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A trajectory with what was measured of it and what a reward said; ``verdict`` None is not zero."""
+    """A trajectory with what was measured of it and a reward's verdict; ``verdict`` None is not zero."""
 
     trajectory: Trajectory
     signals: Signals

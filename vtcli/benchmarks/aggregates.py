@@ -22,7 +22,7 @@ from vtcli.statistics.metrics import Floats
 
 @dataclass(frozen=True, slots=True)
 class GradedAnswer:
-    """One graded answer: ``score`` by the scorer at hand, and what its sample's truth says."""
+    """One graded answer: ``score`` by the scorer at hand, and its sample's truth."""
 
     sample: str
     cluster: str

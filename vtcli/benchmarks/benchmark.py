@@ -84,7 +84,7 @@ NOT_STATED = "not stated"
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One row of a paper's table. ``values`` are by the names of our figures, as printed; ``scored`` says "judge" where
+    """One row of a paper's table. ``values`` are by the names of our figures, as printed; ``scored`` is "judge" where
     a model ruled."""
 
     paper: str
@@ -158,14 +158,14 @@ OTHERS = "others"
 def generation_of(
     task: str | None, benchmarks: Mapping[str, Benchmark], by_recipe: Mapping[str, Generation]
 ) -> Generation:
-    """Sampling of a task: as a recipe says for its benchmark or for others, else as the benchmark's file says."""
+    """Sampling of a task: by a recipe for its benchmark or for others, else by the benchmark's file."""
     if task is None or task not in benchmarks:
         return Generation()
     return by_recipe.get(task) or by_recipe.get(OTHERS) or benchmarks[task].generation
 
 
 def named(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """The names, or all. Raises ``ConfigError`` for one that there is not."""
+    """The names, or all. Raises ``ConfigError`` for an unknown name."""
     if missing := [name for name in names if name not in values]:
         raise ConfigError(f"there is no benchmark {', '.join(missing)}; there are {', '.join(sorted(values))}")
     return list(names) or sorted(values)

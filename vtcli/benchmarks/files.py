@@ -37,7 +37,7 @@ def locate(folder: Path, name: str, benchmark: Benchmark) -> tuple[Format, list[
     hub have their files in a folder ``data`` of it.
 
     Raises:
-        InputError: no such folder or none of the files; says which names are looked for.
+        InputError: no such folder or none of the files, with the expected names.
     """
     own = [folder / each / below for each in (name, benchmark.folder or name) for below in ("", "data")]
     for form in benchmark.formats:

@@ -122,7 +122,7 @@ _TABLES = {
 
 
 def table_vqa(row: Row) -> list[Row]:
-    """TableVQA-Bench: what is asked depends on the split, a column or the file's name."""
+    """TableVQA-Bench: the question depends on the split, a column or the file's name."""
     split = str(row.get("split") or Path(str(row[FILE])).name.split("-")[0])
     answer = row["answer"] if "answer" in row else row["gt"]
     return [{**row, "split": split, "answer": str(answer), "ask": _TABLES.get(split, "")}]
@@ -164,7 +164,7 @@ def verl(row: Row) -> list[Row]:
 
 
 def chartqapro_tsv(row: Row) -> list[Row]:
-    """ChartQAPro in VLMEvalKit's TSV: lists as texts, under names of its own."""
+    """ChartQAPro in VLMEvalKit's TSV: lists as texts, under other names."""
     names = {"question": "Question", "answer": "Answer", "year": "Year"}
     lists = {new: files.listed(row[old]) for old, new in names.items()}
     paragraph = "" if files.empty(row.get("paragraph")) else row["paragraph"]

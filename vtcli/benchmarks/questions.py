@@ -1,4 +1,5 @@
-"""A benchmark's local copy as rows of ``synth``: a dataset of its questions, turned or shrunken as the benchmark says.
+"""A benchmark's local copy as rows of ``synth``: a dataset of its questions, turned or shrunken by the benchmark's
+file.
 
 The papers build sets from public ones: DocVQA-RF, InfoVQA-RF and InfoVQA-Res (ToolsRL 4.1), OCRBench and ChartQAPro in
 six orientations (CodeVision 4.1). As datasets they are filtered, given to teachers and trained on like any other.
@@ -56,7 +57,7 @@ class RowCursor:
 
     def read(self, number: int, seed: int) -> tuple[samples.RowText, str, Sequence[bytes]]:
         """Text, place and encoded images of a row, as ``vtcli eval`` asks it with the same seed. Raises ``InputError``
-        for one that cannot be asked."""
+        for a row that cannot be asked."""
         form, paths = files.locate(self.folder, self.name, self.benchmark)
         if self._rows is None or number < self._next:
             self._rows, self._next = samples.walk(paths, form, None), 0
@@ -111,7 +112,7 @@ def generate(
     form: str = "answer",
 ) -> Item:
     """Question ``item`` of the benchmark ``name``, of the copy in the folder ``path``, whatever the split. Its turn is
-    the one that ``vtcli eval`` draws with the same seed. The tool-supervised form asks for the upright page.
+    that of ``vtcli eval``, drawn with the same seed. The tool-supervised form asks for the upright page.
 
     Raises:
         RowProblem: a row without question, answer or image that can be read.

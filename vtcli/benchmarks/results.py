@@ -102,7 +102,7 @@ def result(
 def of_each(
     benchmarks: Mapping[str, Benchmark], found: Sequence[Scored], setting: Callable[[str], RunSetting], *, seed: int
 ) -> dict[str, BenchmarkResult]:
-    """``result`` of each benchmark that was asked, by its name; ``setting`` is told the name."""
+    """``result`` of each benchmark that was asked, by its name; ``setting`` gets the name."""
     every = {name: result(name, one, found, setting(name), seed=seed) for name, one in benchmarks.items()}
     return {name: one for name, one in every.items() if one is not None}
 
@@ -113,7 +113,7 @@ def answered(name: str, found: Sequence[Scored]) -> list[Scored]:
 
 
 def graded(benchmark: Benchmark, score: str, found: Sequence[Scored]) -> list[GradedAnswer]:
-    """Every answer by one score; by ``JUDGED`` those that have a verdict."""
+    """Every answer by one score; by ``JUDGED`` the answers with a verdict."""
     if score == JUDGED:
         verdicts = [(s, s.signals.values.get("answer_correct")) for s in found]
         return [_outcome(s, float(v), benchmark) for s, v in verdicts if isinstance(v, int | float)]
@@ -157,7 +157,7 @@ def _outcome(scored: Scored, score: float, benchmark: Benchmark) -> GradedAnswer
 def figures_of(
     name: str, score: str, figures: Sequence[Figure], outcomes: Sequence[GradedAnswer], seed: int
 ) -> Iterator[BenchmarkFigure]:
-    """The figures of one score with their intervals, without those that have nothing to divide by."""
+    """The figures of one score with their intervals, without figures that have nothing to divide by."""
     clusters = [outcome.cluster for outcome in outcomes]
     for figure in figures:
         sums = cluster_sums(clusters, figure.terms)
@@ -206,7 +206,7 @@ def beside(result: BenchmarkResult, benchmark: Benchmark) -> Iterator[tuple[Benc
 
 
 def plain(result: BenchmarkResult, benchmark: Benchmark) -> dict[str, Json]:
-    """Everything for a file: figures with denominators, what is left out, and printed rows with what differs."""
+    """Everything for a file: figures with denominators, left-out answers, and printed rows with their differences."""
     figures: list[dict[str, Any]] = []
     for figure in result.figures:
         e = figure.estimate

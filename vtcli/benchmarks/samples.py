@@ -139,14 +139,14 @@ def drawn_turn(change: Change | None, key: str, seed: int) -> str:
 def _stored(
     data: Sequence[bytes], change: Change | None, turn: str, where: str, store: ImageStore
 ) -> tuple[ImageRef, ...]:
-    """The images in the store, changed as the benchmark says; none where all are too small for it."""
+    """The images in the store, changed by the benchmark's file; none where all are too small for it."""
     if change is None:
         return tuple(store.add_encoded(one, f"of {where}") for one in data)
     return tuple(map(store.add, changed(data, change, turn, where)))
 
 
 def changed(data: Sequence[bytes], change: Change | None, turn: str, where: str) -> tuple[Pixels, ...]:
-    """The images, shrunken and turned as the benchmark says; none where all are too small for it."""
+    """The images, shrunken and turned by the benchmark's file; none where all are too small for it."""
     change = change or Change()
     found, large = list[Pixels](), False
     for one in data:
@@ -253,7 +253,7 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
 
 
 def _references(value: Any, form: Format) -> list[Any]:
-    """The reference answers of a field. A text that looks like a list is one answer, unless the form says otherwise:
+    """The reference answers of a field. A text that looks like a list is one answer, unless the form differs:
     MathVista asks for "[0, 2, 0, 2]"."""
     return files.listed(value) if form.listed or not isinstance(value, str) else [value]
 
@@ -310,7 +310,7 @@ def pointer_of(row: Mapping[str, Any], form: Format) -> str | None:
 
 
 def pictures(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> list[bytes]:
-    """Bytes of a row's images, in the order of its columns. Raises ``BrokenRow`` where there is none."""
+    """Bytes of a row's images, in the order of its columns. Raises ``BrokenRow`` for a row without images."""
     values = [value for column in form.images if not files.empty(value := row.get(column))]
     data = [one for value in values for one in files.pictures(value, folder, where)]
     if form.images and not data:

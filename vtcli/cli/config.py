@@ -87,7 +87,7 @@ def _recipe(word: str) -> str:
 
 
 def _validate_one(choices: tuple[str, str, str], folder: Path | None) -> tuple[int, list[str]]:
-    """Number of plug points of one recipe, scale and variant, and what is wrong with it, a line each."""
+    """Number of plug points of one recipe, scale and variant, and its problems, a line each."""
     from vtcli.config import compose
     from vtcli.config.binding import SECTION_OF
 

@@ -69,7 +69,7 @@ def doctor(
 
 
 def _trials(family: Family | None, *, cpu: bool) -> Iterator[Line]:
-    """The trials' outcomes; each is also said as soon as it is known."""
+    """The trials' outcomes; each is also printed as soon as it is known."""
 
     folder = None if family is None else family.folder
     for outcome in examine(cpu, folder, lambda what: say(f"trying {what} …")):

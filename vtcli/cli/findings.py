@@ -28,7 +28,7 @@ TRIED_BYTES = 100_000
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of ``vtcli doctor``; ``advice`` says what to do when the state is not ok."""
+    """One line of ``vtcli doctor``; ``advice``: what to do when the state is not ok."""
 
     topic: str
     state: State
@@ -67,11 +67,11 @@ PROBES: Mapping[str, tuple[str, str]] = {
         "reinstall matplotlib, which brings the font: make setup",
     ),
 }
-"""Topic -> a program that really tries it in a process of its own and prints what it found; advice when it fails."""
+"""Topic -> a program that really tries it in a separate process and prints what it found; advice when it fails."""
 
 
 def examine(home: Path, starts: Callable[[str], None]) -> list[Finding]:
-    """Every finding about this machine. The probes take up to a minute, two at a time; ``starts`` is told the topic of
+    """Every finding about this machine. The probes take up to a minute, two at a time; ``starts`` gets the topic of
     each when it begins."""
 
     def told(topic: str, look: Callable[[], _Found]) -> _Found:
@@ -159,7 +159,7 @@ def _probe(topic: str) -> Finding:
 
 
 def _tried(topic: str, program: str, advice: str) -> Finding:
-    """The last line that a program prints in a process of its own."""
+    """The last line that a program prints in a separate process."""
     env = {**os.environ, "DS_ACCELERATOR": "cpu"} if topic == "deepspeed" and not gpus() else dict(os.environ)
     try:
         done = subprocess.run(

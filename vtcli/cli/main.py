@@ -137,8 +137,8 @@ def _run() -> None:
 
 
 def _command() -> None:
-    """Runs the command. An error that is raised while a signal ends it is this end: some libraries cannot close what is
-    interrupted in their middle."""
+    """Runs the command. An error that is raised while a signal ends it is this end: some libraries cannot close after
+    an interrupt in their middle."""
     try:
         app()
     except KeyboardInterrupt as error:
@@ -193,7 +193,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _disk_problem(error: OSError) -> str | None:
-    """A sentence for what a user can mend on a disk; None for anything else."""
+    """A sentence for a disk problem that a user can fix; None for anything else."""
     import errno
 
     advice = {

@@ -244,7 +244,7 @@ def _inputs(plan: CommandPlan, argv: list[str]) -> list[str]:
 
 
 def _make(request: CommandRequest, inputs: Inputs) -> dict[str, str]:
-    """Runs the steps, each as a process of its own. Returns the artifacts by the names of their products."""
+    """Runs the steps, each as a separate process. Returns the artifacts by the names of their products."""
     from vtcli.runbook import missing, runner
 
     if inputs.steps:

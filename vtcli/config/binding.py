@@ -273,7 +273,7 @@ def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], where: str) 
 
 
 def _build(cls: type[T], found: Mapping[str, Any], where: str, place: Callable[[str], str]) -> T:
-    """``cls`` from the raw values of its fields; ``place`` says which key a field's value came from."""
+    """``cls`` from the raw values of its fields; ``place`` gives the key that a field's value came from."""
     hints = typing.get_type_hints(cls)
     filled: dict[str, Any] = {}
     for field in dataclasses.fields(cast(Any, cls)):

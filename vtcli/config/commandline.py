@@ -104,7 +104,7 @@ def named(stage: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _bare(word: str) -> bool:
-    """Not key=value. A long list is no file's name: ``os.path.exists`` says so where ``Path.exists`` raises."""
+    """Not key=value. A long list is no file's name: ``os.path.exists`` returns False where ``Path.exists`` raises."""
     return not word.startswith("~") and ("=" not in word or os.path.exists(word))  # noqa: PTH110
 
 

@@ -319,7 +319,7 @@ def varied(overrides: Sequence[str]) -> list[str]:
 
 
 def build(cls: type[T], job: Job) -> T:
-    """The stage's config dataclass; a wrong value's message also says where it was set."""
+    """The stage's config dataclass; a wrong value's message also names the place that set it."""
     return located(job, lambda: stage(cls, job.values, job.stage))
 
 
@@ -416,7 +416,7 @@ def options(group: str, own: Path | None = None) -> list[str]:
 
 
 def built_upon(recipe: str, own: Path | None = None) -> list[str]:
-    """A recipe and those that it builds upon, the nearest first."""
+    """A recipe and the recipes that it builds upon, the nearest first."""
     return recipes.built_upon([folder(), *([own] if own else [])], recipe)
 
 

@@ -102,7 +102,7 @@ def gpus_of_machine(environ: Mapping[str, str] = os.environ) -> int:
 def memory_gib(root: Path = Path("/")) -> float:
     """Memory of this machine, or the least limit of the control groups (v1 or v2) that this process is in, in GiB.
 
-    ``root`` is where ``proc`` and ``sys`` are. A job of Slurm or a container has a group of its own.
+    ``root`` is where ``proc`` and ``sys`` are. A job of Slurm or a container has a separate group.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     groups = root / "sys" / "fs" / "cgroup"

@@ -1,6 +1,6 @@
 """Facts from a recipe's files, read before anything is composed: its choices, its data and its variants.
 
-A recipe names its data at paper size (``override /data: codev_paper``). A scale with data of its own size (``override
+A recipe names its data at paper size (``override /data: codev_paper``). A scale that sets the data's size (``override
 /data: toolsrl_tiny``) takes the recipe's sibling of that size, ``codev_tiny``, where it exists. Other choices of a
 recipe, as its prompt, hold at every scale. A variant is a file
 ``variant/<recipe>_<variant>.yaml`` that is laid over the recipe: the paper's released
@@ -34,7 +34,7 @@ def variants(folders: Sequence[Path], recipe: str) -> list[str]:
 
 
 def choose_variant(folders: Sequence[Path], recipe: str | None, variant: str) -> str:
-    """The file of ``variant`` that says so; recipe and variant may be several, as in a sweep.
+    """The file of ``variant``; recipe and variant may be several, as in a sweep.
 
     Raises:
         ConfigError: no such variant, or none of this recipe, or no recipe.
@@ -131,7 +131,7 @@ SIZES = ("tiny", "gpu", "node", "paper")
 
 
 def _chosen(folders: Sequence[Path], recipe: str, variant: str | None) -> dict[str, str]:
-    """Choices of groups by a recipe, by those that it builds upon, and by its variant's file, which comes last."""
+    """Choices of groups by a recipe, by its bases, and by its variant's file, which comes last."""
     chosen: dict[str, str] = {}
     for name in reversed(built_upon(folders, recipe)):
         chosen |= _overrides(folders, "recipe", name)
@@ -141,7 +141,7 @@ def _chosen(folders: Sequence[Path], recipe: str, variant: str | None) -> dict[s
 
 
 def built_upon(folders: Sequence[Path], recipe: str) -> list[str]:
-    """A recipe and those that it builds upon, the nearest first."""
+    """A recipe and the recipes that it builds upon, the nearest first."""
     bases = [entry for entry in _defaults(folders, "recipe", recipe) if isinstance(entry, str) and entry != "_self_"]
     return [recipe, *(name for base in bases for name in built_upon(folders, base))]
 

@@ -107,7 +107,7 @@ def _bench(folder: Path, name: str, sizes: Mapping[str, Any], device: str) -> _B
 
 
 def _seconds(work: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """The fastest of some runs after one that warms up: what others do on this machine only adds."""
+    """The fastest of some runs after a warm-up: other work on this machine only adds."""
     times: list[float] = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

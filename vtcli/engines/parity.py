@@ -153,7 +153,7 @@ def require(found: Sequence[EngineAgreement], dtype: Dtype) -> None:
     """Refuse to go on where policy and learner disagree.
 
     Raises:
-        EngineError: says by how much on which rows, and which inputs differ.
+        EngineError: with the figures, the rows, and the inputs that differ.
     """
     if (problem := disagreement(found, dtype, ParityBounds())) is not None:
         raise EngineError(problem)
@@ -168,7 +168,7 @@ def starts(log: Path) -> int:
 
 
 def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Path) -> None:
-    """``require`` on every rank at the start of a run, each with rows of its own. All ranks call this together; the
+    """``require`` on every rank at the start of a run, each with other rows. All ranks call this together; the
     first one adds a line to ``log``.
 
     Raises:
@@ -193,7 +193,7 @@ def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Pat
 def worst_rank(
     parts: Sequence[Sequence[EngineAgreement]], dtype: Dtype, bounds: ParityBounds
 ) -> tuple[int, str | None]:
-    """The rank that leaves a bound, of several the one with the largest mean, and what it says; without one the rank
+    """The rank that leaves a bound, of several the one with the largest mean, and its message; without any the rank
     with the largest mean, and None."""
     order = sorted(range(len(parts)), key=lambda i: np.nan_to_num(pooled(parts[i]).mean, nan=np.inf), reverse=True)
     for nth in order:

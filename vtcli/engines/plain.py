@@ -85,7 +85,7 @@ def require_plain(found: Gaps, dtype: Dtype) -> None:
     """Refuses a model that the learner computes otherwise than transformers does.
 
     Raises:
-        EngineError: says which figure is too large.
+        EngineError: with the figure that is too large.
     """
     limits = ParityBounds().bounds(dtype)
     if over := found.exceeded(limits):

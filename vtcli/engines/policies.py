@@ -24,7 +24,7 @@ ROOM, IMAGES = 512, 4
 
 
 HALF = 0.5
-"""Servers that take no more of a GPU's memory may share it with the learner without being told to."""
+"""Servers that take no more of a GPU's memory may share it with the learner by default."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Engine:
     def server_gpus(self, ranks: int, gpus: int) -> list[int]:
         """The GPUs of a node that our servers take, server by server, where ``ranks`` of its ``gpus`` learn.
 
-        They are those of ``engine.gpus``, or those that the learner leaves over. Where it leaves none, servers that
+        They are those of ``engine.gpus``, or the ones that the learner leaves over. Where it leaves none, servers that
         take at most ``HALF`` of a GPU's memory share the learner's.
 
         Raises:
@@ -122,7 +122,7 @@ class TrainedPolicy(Policy, Sleeper, Protocol):
 
     @property
     def cache_tokens(self) -> int | None:
-        """Tokens whose keys and values the engine has room for; None for one that does not say."""
+        """Tokens whose keys and values the engine has room for; None for an engine without that number."""
         ...
 
     def seen(self, request: Request) -> EngineInput:

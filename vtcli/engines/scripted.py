@@ -1,4 +1,4 @@
-"""A policy that says what it was told to: the best possible tool use, computed from a sample's ground truth.
+"""A policy that plays a script: the best possible tool use, computed from a sample's ground truth.
 
 It bounds what any policy can reach on a data set, and exercises a pipeline without weights.
 """
@@ -24,7 +24,7 @@ BEST = Teacher(skill=1.0, direct=0.0, index_skill=1.0, margin=(0.0, 0.2))
 
 
 class ScriptedPolicy:
-    """Says ``turns`` one after the other, with probability one; one instance serves one rollout."""
+    """Plays ``turns`` one after the other, with probability one; one instance serves one rollout."""
 
     version = 0
 
@@ -36,7 +36,7 @@ class ScriptedPolicy:
 
     async def complete(self, request: Request) -> Completion:
         """The next turn, cut at the request's limit or after the token that completes a stop string; past the script
-        an empty turn. A request that ends with what was said last goes on with the rest of that turn."""
+        an empty turn. A request that ends with the last text goes on with the rest of that turn."""
         same = bool(self._rest) and request.token_ids[-len(self._said) :] == self._said
         whole = self._rest if same else self._chat.encode_turn(self._turns.pop(0) if self._turns else "")
         end = self._stop(whole, request.stop)

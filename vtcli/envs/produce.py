@@ -27,7 +27,7 @@ Made = list[Row | BadRow]
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A range of one task's items. ``kind`` is a form, or a kind of demonstration where there is a ``setting``;
-    ``sandbox`` runs the code of demonstrations; ``tools`` are those that plain questions list."""
+    ``sandbox`` runs the code of demonstrations; ``tools``: listed by plain questions."""
 
     generate: Generate
     task: str

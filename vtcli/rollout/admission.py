@@ -7,14 +7,14 @@ import contextlib
 from collections import deque
 
 FEW, RECENT = 8, 256
-"""Finished trajectories after which their mean length is believed, and those that it is of."""
+"""Finished trajectories after which their mean length is believed, and how many of the latest it is of."""
 
 
 class Admission:
     """Places for trajectories in an engine that has room for ``tokens``; the longest trajectory has ``longest``.
 
     With more trajectories than fit, turns of one would evict the prefix of another, and everything would be read again.
-    A trajectory counts as the mean of those that finished lately, at first as half of the longest. Who comes first
+    A trajectory counts as the mean of the latest finished ones, at first as half of the longest. Who comes first
     enters first. One may always run.
 
     Example: with room for 250,000 tokens and a limit of 28,672, 17 run at first. Once trajectories turn out to have

@@ -135,7 +135,7 @@ T = TypeVar("T")
 class RoundRequest:
     """One round of a step: the groups of all its places, which ranks share out, and their reward.
 
-    ``group`` loads a place's sample, in any thread. ``prefetch`` is told this rank's places once they are loaded. It
+    ``group`` loads a place's sample, in any thread. ``prefetch`` gets this rank's places once they are loaded. It
     may begin to load what the next step will ask for.
     """
 
@@ -157,7 +157,7 @@ class Fill:
 @dataclass(frozen=True)
 class StepBatch:
     """The rollouts of one step: this rank's own; the light groups of all ranks by their places, in order, with the
-    credit of what is learnt from; and how many rollouts all ranks cancelled."""
+    credit of the learnt ones; and how many rollouts all ranks cancelled."""
 
     step: int
     own: StreamResult
@@ -198,8 +198,8 @@ class StepBatch:
         return out | {name: share for name, share in shares.items() if share is not None} | self._times()
 
     def _times(self) -> dict[str, float]:
-        """``time/engine_busy``: the share of the rollouts' time in which the engine computed; ``time/other_s``: what is
-        left of that time when engine, worlds and judge have had theirs."""
+        """``time/engine_busy``: the share of the rollouts' time in which the engine computed; ``time/other_s``: the
+        rest of that time after engine, worlds and judge."""
         seconds = self.own.seconds
         if not seconds:
             return {}
@@ -278,7 +278,8 @@ class Collector:
             rounds += 1
 
     async def _round(self, request: RoundRequest, number: int, lacking: int) -> StreamResult:
-        """This rank's share of a round. It stops at its share of what is lacking: no rank waits for another here."""
+        """This rank's share of a round. It stops at its share of the missing rollouts: no rank waits for another
+        here."""
         ranks = self.ranks
         first, places = number * request.places, range(ranks.rank, request.places, ranks.world)
         loaded = await asyncio.gather(*(in_thread(partial(request.group, place)) for place in places))

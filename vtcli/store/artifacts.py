@@ -74,8 +74,8 @@ _VERSION = re.compile(VERSION)
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """An artifact with everything it was made from, down to the generator's seed. ``problem`` says why a branch ends
-    early: the parent is gone, damaged, or no longer the one that was used."""
+    """An artifact with everything it was made from, down to the generator's seed. ``problem``: why a branch ends
+    early: the parent is gone, damaged, or another one by now."""
 
     ref: str
     kind: str
@@ -283,7 +283,7 @@ class ArtifactStore:
         return bool(_versions(self.root / name))
 
     def newest(self, name: str) -> list[Artifact]:
-        """The newest version of a name, where there is one that can be read."""
+        """The newest readable version of a name, in a list that may be empty."""
         try:
             return [load(self.root / name / f"v{max(_versions(self.root / name))}")]
         except (InputError, ValueError):  # damaged, or none
@@ -427,7 +427,7 @@ def _node_problems(node: Lineage) -> list[str]:
 
 
 def _all_problems(artifact: Artifact) -> list[str]:
-    """Defects of its own files; where there are none, of the images that its rows name."""
+    """Defects of an artifact's files; without any, of the images that its rows name."""
     from vtcli.store import encoded  # pyarrow and Pillow, which other commands do not need
 
     rows = artifact.kind in ("dataset", "demos")

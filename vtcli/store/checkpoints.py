@@ -61,7 +61,7 @@ class Checkpoints:
         return int(json.loads(found[-1].read_text())["steps"]), found[-1].parent
 
     def best(self) -> Path | None:
-        """The whole checkpoint with the best value; None when none has one that is a number."""
+        """The whole checkpoint with the best value; None when none has a number."""
         found: list[tuple[float, Path]] = []
         for done in sorted(self.folder.glob("step-*/done.json")):
             value = json.loads(done.read_text()).get("value")
@@ -124,7 +124,7 @@ class Checkpoints:
 
 
 def checkpoint_interval(every: int | str, best: str | None, mode: Literal["max", "min"] = "max") -> Interval:
-    """``Interval.read``. The best checkpoint is one of those that were written, so their steps must not depend on the
+    """``Interval.read``. The best checkpoint is a written one, so their steps must not depend on the
     speed of a machine.
 
     Raises:

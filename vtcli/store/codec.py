@@ -128,7 +128,7 @@ def _tuple_reader(item: Any) -> Reader:
 
 
 def _union_reader(choices: tuple[Any, ...]) -> Reader:
-    """The reader of optional values and of unions of dataclasses, which are told apart by their fields."""
+    """The reader of optional values and of unions of dataclasses, which are distinguished by their fields."""
     optional, kinds = type(None) in choices, [kind for kind in choices if kind is not type(None)]
     by_fields = {frozenset(_hints(kind)): _reader(kind) for kind in kinds if is_dataclass(kind)}
     readers = [_reader(kind) for kind in kinds]

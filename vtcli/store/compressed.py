@@ -1,4 +1,4 @@
-"""Compressed logs: what is appended at a time is one zstd frame, so members of a group share their prompt's bytes.
+"""Compressed logs: each append is one zstd frame, so members of a group share their prompt's bytes.
 
 Before each frame stands a skippable one with its length and that of its content. So the end of the last whole frame is
 found without decompression. ``zstd -dc`` reads such a file.

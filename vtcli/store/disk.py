@@ -111,7 +111,7 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
 def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
     """Hold an exclusive lock on ``path``. The kernel frees it when the process ends, in any way.
 
-    The file keeps the holder's process id for the error message. ``what`` says what the lock guards, for example "the
+    The file keeps the holder's process id for the error message. ``what``: the guarded thing, for example "the
     work folder of sft".
 
     Raises:

@@ -2,8 +2,8 @@
 
 The pixels of such an image are what ``images.decode`` gives for its bytes. Beside ``images`` a row then has
 ``image_files``: sha256, size and upright sides of each image. The artifact's digest covers them, so it covers the
-content of files that it only names. What is read is compared with its sha256; the start compares sizes alone.
-"""
+content of files that it only names. Each image that is read is compared with its sha256; the start compares sizes
+alone."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class EncodedImage:
 
     @classmethod
     def of(cls, data: bytes, where: str, file: Path | None = None) -> EncodedImage:
-        """The image of some bytes. With ``file`` it is named, not held. Raises ``InputError`` for what is no image, or
-        is cut off (``images.check_ends``)."""
+        """The image of some bytes. With ``file`` it is named, not held. Raises ``InputError`` for bytes that are no
+        image, or are cut off (``images.check_ends``)."""
         width, height = images.check_ends(data, where)
         sha = hashlib.sha256(data).hexdigest()
         return cls(None if file else data, str(file.absolute()) if file else None, sha, len(data), width, height)

@@ -1,6 +1,6 @@
 """sha256 of files that lie outside the store, computed again only where a file may have changed.
 
-What is known is kept in one JSON file: path to size, times and sha256. A file that was changed less than two seconds
+Known hashes are kept in one JSON file: path to size, times and sha256. A file that was changed less than two seconds
 before it was hashed is not kept there. A second change within the clock's tick would not be seen.
 """
 
@@ -20,7 +20,7 @@ from vtcli.store import disk
 from vtcli.store.manifest import hash_file
 
 MISSING = "missing"
-"""Stands for the digest of a file that does not exist: the stage that wants to read it says so."""
+"""Stands for the digest of a file that does not exist: the stage that wants to read it raises."""
 
 SETTLED_S = 2.0
 """Some file systems round times to whole seconds."""
@@ -63,7 +63,7 @@ class FileGroup:
 
 
 def digests(files: Mapping[str, Path | FileGroup], memory: Path) -> dict[str, str]:
-    """The sha256 of every file, by its name in ``files``; ``memory`` is the JSON file of what is known.
+    """The sha256 of every file, by its name in ``files``; ``memory`` is the JSON file of known hashes.
 
     Size, time of change and time of the last change of the inode (which no program can set) decide whether a file is
     hashed again. Raises ``InputError`` for a file that cannot be read.

@@ -94,7 +94,7 @@ def require_aspect(height: int, width: int) -> None:
 def decode(data: bytes, where: str) -> Pixels:
     """Image bytes to ``(H, W, 3)`` RGB: upright by EXIF, alpha over white, 16 bits scaled to 8.
 
-    ``where`` says where the bytes came from, for the messages. Raises ``InputError`` for nothing at all, for what is
+    ``where``: the origin of the bytes, for the messages. Raises ``InputError`` for nothing at all, for what is
     no image, is cut off, or has more than 100 million pixels; the size is checked before any pixel is decoded. It also
     raises it for values whose range is not known (TIFF).
     """
@@ -177,7 +177,7 @@ END_BYTES = 64
 
 
 def ending(data: bytes, where: str) -> str:
-    """The ending of a file with this image: png, jpg, webp. Raises ``InputError`` for what is no image."""
+    """The ending of a file with this image: png, jpg, webp. Raises ``InputError`` for other bytes."""
     name = (_open(data, where).format or "png").lower()
     return "jpg" if name in ("jpeg", "mpo") else name
 
@@ -263,7 +263,7 @@ class ImageStore:
     def outline(self, data: bytes, where: str) -> ImageRef:
         """An image's sizes and those of its view, from its header; nothing is stored, and it has no content.
 
-        Raises ``InputError`` for what is no image, or has a shape that the model cannot be shown."""
+        Raises ``InputError`` for bytes that are no image, or have a shape that the model cannot be shown."""
         return self.outline_of(*size(data, where), where)
 
     def outline_of(self, width: int, height: int, where: str) -> ImageRef:

@@ -48,7 +48,7 @@ class ModelSource:
         return [self.artifact.digest, str(self.path.relative_to(self.artifact.path))]
 
     def location_keys(self, section: str) -> tuple[str, ...]:
-        """The keys that say where the model lies, which content says better; which part of an artifact it is counts."""
+        """The keys that name the model's place, which its content identifies better; the part of an artifact counts."""
         inside = self.artifact is not None and self.path.resolve() != self.artifact.path.resolve()
         return () if inside else (f"{section}.model",)
 

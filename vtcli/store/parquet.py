@@ -320,7 +320,8 @@ class ParquetTable:
         return self._file.read_row_group(group, columns=list(columns) or None)
 
     def image(self, data: bytes, where: str) -> bytes:
-        """The bytes of an image that was read. Raises ``InputError`` for a damaged one that was not checked before."""
+        """The bytes of an image that was read. Raises ``InputError`` for a damaged image that was not checked
+        before."""
         if self._lazy:
             images.check(data or b"", where)
         return data

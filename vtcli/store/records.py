@@ -99,7 +99,7 @@ def _line(item: Any) -> str:
 
 
 def parse(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
-    """The object of one line, of one of ``kinds``. Raises ``InputError``, which says ``where``, for any other."""
+    """The object of one line, of one of ``kinds``. Raises ``InputError`` with ``where`` for any other."""
     wanted = " or ".join(each.__name__ for each in kinds)
     try:
         envelope = json.loads(line)
@@ -156,7 +156,7 @@ def write_samples(
 ) -> int:
     """Writes samples, each with the bytes of its images (``Sample.images`` is not looked at) and then of its videos;
     returns their number. With ``as_they_came`` images may be files (``vtcli.store.encoded``). Videos become files of
-    their own beside ``path`` (``vtcli.store.videos``), which only the sandbox decodes: what a prompt says of them is
+    their own beside ``path`` (``vtcli.store.videos``), which only the sandbox decodes: a prompt's text on them is
     taken from ``Sample.videos``.
 
     The file is complete or absent, and the same rows give the same bytes. Raises ``InputError`` for a sample that
@@ -176,7 +176,7 @@ def write_samples(
 def write_demos(
     path: Path, demos: Iterable[tuple[Demo, Media]], unlearnt: bool = False, as_they_came: bool = False
 ) -> int:
-    """As ``write_samples``, for demonstrations. ``unlearnt`` says whether the file has a column for such turns."""
+    """As ``write_samples``, for demonstrations. ``unlearnt``: the file has a column for such turns."""
     schema = parquet.UNLEARNT_SCHEMA if unlearnt else parquet.DEMO_SCHEMA
     schema = schema.append(parquet.IMAGE_FILES) if as_they_came else schema
     return parquet.write(path, schema, (_demo_row(demo, shown, unlearnt, as_they_came) for demo, shown in demos))

@@ -42,7 +42,7 @@ def remove(store: ArtifactStore, refs: Sequence[str], with_dependants: bool, dry
     """Removes artifacts and returns them. Their numbers are not used again. What was made from others goes before them,
     so that a killed process leaves no artifact without its parents.
 
-    Raises ``InputError`` for one that does not exist, and where others were made from them unless ``with_dependants``.
+    Raises ``InputError`` for an unknown artifact, and where others were made from them unless ``with_dependants``.
     """
     chosen = list({a.ref: a for a in (store.resolve(ref, verify=False) for ref in refs)}.values())
     if outside := [a.ref for a in chosen if a.path.resolve().parent.parent != store.root.resolve()]:
@@ -128,7 +128,7 @@ def bound_rollouts(root: Path, most: int = MOST_ROLLOUTS) -> None:
 
 
 def clear(found: Sequence[Leftover]) -> None:
-    """Removes leftovers; one that another process has taken or removed meanwhile is left to it."""
+    """Removes leftovers, except those taken or removed by another process meanwhile."""
     for leftover in found:
         path = leftover.path
         if leftover.kind == "rollouts":

@@ -1,6 +1,6 @@
 """Retention of the images of a long run: those of the newest steps stay, and those of a sample of trajectories.
 
-Images of a step lie in a folder of its own, ``steps/000012``, and go with it. A step writes its images again even where
+Images of a step lie in its folder, ``steps/000012``, and go with it. A step writes its images again even where
 an earlier step has them, so the users of a file need no count. Ranks share the folders. No rank is more than a step
 ahead of another, because each step gathers rollouts.
 """
@@ -32,7 +32,7 @@ early, and may have been there from the step before that."""
 
 
 def require_keep_images(value: int | str) -> None:
-    """Raises ``OutOfBounds`` for what is neither ``all`` nor a number of trajectories."""
+    """Raises ``OutOfBounds`` for a value that is neither ``all`` nor a number of trajectories."""
     if value != ALL and not (type(value) is int and value >= 0):
         raise OutOfBounds("keep_images", f"must be all, or a number of trajectories of the run, got {value!r}.")
 
@@ -150,7 +150,7 @@ class Retention:
         self._saved = (steps,)
 
     def end(self, step: int, rank: int, everyone: Mapping[int, Group], own: Mapping[int, Group]) -> None:
-        """Keeps the images of this rank's part of the step's sample. The first rank removes what is too old.
+        """Keeps the images of this rank's part of the step's sample. The first rank removes images that are too old.
 
         ``everyone`` has the groups of all ranks by their places, ``own`` this rank's.
         """
@@ -166,7 +166,7 @@ class Retention:
             self.folders.drop(step, self._needed())
 
     def _needed(self) -> set[int]:
-        """The steps whose images a resumed run would read: those of rollouts that checkpoints hold, the one that is
+        """The steps whose images a resumed run would read: those of rollouts that checkpoints hold, the checkpoint
         being written included."""
         if not self.ahead:
             return set()
@@ -174,7 +174,7 @@ class Retention:
         return {step - back for step in (*whole, *self._saved) for back in range(RECENT)}
 
     def collect(self, target: Path, ranks: int) -> None:
-        """Puts the images that the artifact holds into ``target``, and says there if they are those of a sample."""
+        """Puts the images that the artifact holds into ``target``, and lists there a sample's images."""
         source = self.work / "images"
         source.mkdir(exist_ok=True)
         if self.keep == ALL:

@@ -71,7 +71,7 @@ def newest(
     a name. ``of``: what they have in common, in words.
 
     Raises:
-        InputError: some are missing; says how to make them.
+        InputError: some are missing, with the commands that make them.
     """
     wanted = names(total, stage)
     shard_of = {name_of(whole, shard): shard for shard in wanted}

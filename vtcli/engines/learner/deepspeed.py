@@ -484,7 +484,7 @@ class DeepSpeedLearner:
 
 
 def _numbered(rows: Sequence[TrainRow]) -> list[TrainRow]:
-    """The rows with ids of their own: what is known of a row is kept by its id, and two may have the same."""
+    """The rows with unique ids: facts of a row are kept by its id, and two may have the same."""
     return [replace(row, id=f"{row.id} (row {i} of the batch)") for i, row in enumerate(rows)]
 
 
@@ -495,7 +495,7 @@ def _anchored(row: TrainRow, known: Sequence[float]) -> TrainRow:
 
 
 def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of several updates: means by tokens, which one that was skipped has none of."""
+    """The metrics of several updates: means by tokens; a skipped update has none."""
     if len(done) == 1:
         return dict(done[0])
     tokens = sum(metrics["tokens"] for metrics in done)

@@ -192,14 +192,14 @@ def init_distributed() -> tuple[int, int]:
 
 
 def _take_device() -> None:
-    """Every thread has a current device of its own, and the learner may work in another one than it was made in."""
+    """Every thread has its current device, and the learner may work in another thread than it was made in."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 
 
 def _keep_from_compiling() -> None:
     """Disables DeepSpeed's shared-memory all-reduce. Without a GPU DeepSpeed compiles it at start, which needs a C++
-    compiler. The compilation waits without limit for the lock file of one that was killed. gloo works without it."""
+    compiler. The compilation waits without limit for the lock file of a killed compilation. gloo works without it."""
     compatible: dict[str, bool] = deepspeed.ops.__compatible_ops__
     compatible["deepspeed_shm_comm"] = False
 

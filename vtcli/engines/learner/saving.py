@@ -154,8 +154,8 @@ class Saver:
         self._error: Exception | None = None
 
     def due(self, steps: int) -> bool:
-        """Returns True if a checkpoint is due after so many steps. By time the first rank's clock decides, and one that
-        is still being written puts the next one off."""
+        """Returns True if a checkpoint is due after so many steps. By time the first rank's clock decides, and a
+        checkpoint that is still being written puts the next one off."""
         if self.every.steps is not None:
             return steps % self.every.steps == 0
         late = self._clock() - self._last >= (self.every.seconds or 0.0)

@@ -66,7 +66,7 @@ def device_peak(dtype: str) -> float | None:
 def peak_memory(phase: str) -> dict[str, float]:
     """The most memory in use on this rank's device since the last call, in GiB; empty without a GPU.
 
-    What is in use now is the driver's count, as vLLM takes it. An engine that sleeps has unmapped pages that torch
+    Memory in use is the driver's count, as vLLM takes it. An engine that sleeps has unmapped pages that torch
     still counts as its own. Servers on the device count too. Added is what torch has held more since the last call.
     """
     if not torch.cuda.is_available():

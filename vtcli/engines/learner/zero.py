@@ -1,4 +1,4 @@
-"""ZeRO: what DeepSpeed is told, and whole weights out of shards.
+"""ZeRO: DeepSpeed's settings, and whole weights out of shards.
 
 Under stage 3 a rank holds a part of every parameter, and what reads one must run on all ranks in the same order.
 """

@@ -24,7 +24,7 @@ TRIALS: Mapping[str, Callable[[Trial], Iterator[TrialResult]]] = {
 
 
 def main(name: str, folder: str, kind: str) -> None:
-    """Exit code 1 where the trial ends by an error; its last line on standard error says why."""
+    """Exit code 1 where the trial ends by an error; its last line on standard error has the reason."""
     try:
         for outcome in TRIALS[name](Trial(Path(folder), kind == "cpu")):
             print(outcome.line(), flush=True)  # noqa: T201  # read by the parent process

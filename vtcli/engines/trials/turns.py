@@ -60,7 +60,7 @@ def turns(trial: Trial) -> Iterator[TrialResult]:
 
 
 def ahead(trial: Trial) -> Iterator[TrialResult]:
-    """Tokens with ``engine.async_scheduling`` on and off. Each request runs alone: what is sampled beside it would
+    """Tokens with ``engine.async_scheduling`` on and off. Each request runs alone: others beside it would
     change its rounding."""
     family = open_family(trial.folder, in_environment())
     found = {on: _said(replace(_options(trial), async_scheduling=on), family, trial) for on in (False, True)}

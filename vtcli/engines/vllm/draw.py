@@ -3,7 +3,7 @@
 vLLM's own sampling has no log-probabilities at a temperature before its cuts, and draws others than we do. A
 logits processor sees the logits first: it draws, and leaves of every row the drawn token alone, with its
 log-probability as its logit. vLLM's greedy choice then takes that token, and its ``processed_logits`` report the
-log-probability. vLLM loads this module by name (``vtcli.engines.vllm.draw:Draw``), also in processes of its own.
+log-probability. vLLM loads this module by name (``vtcli.engines.vllm.draw:Draw``), also in its processes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
         return torch.tensor(values, dtype=dtype, pin_memory=self.pinned).to(self.device, non_blocking=True)
 
     def _row(self, params: Any, prompt: Sequence[int] | None, said: Sequence[int]) -> _Row | None:
-        """A new sequence of vLLM's batch; None for one that is not ours."""
+        """A new sequence of vLLM's batch; None for a sequence that is not ours."""
         own = cast(Mapping[str, Any], (params.extra_args or {}).get(KEY))
         if not own:
             return None

@@ -34,7 +34,7 @@ ROUNDING = 1e-3
 
 
 class Odd(Exception):
-    """A reply that is not what was asked for; says what was found."""
+    """A reply of another form than expected; the message has what was found."""
 
 
 class Stale(Odd):

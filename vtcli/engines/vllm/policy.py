@@ -1,6 +1,6 @@
 """Policy on vLLM in this process: token ids in, token ids and log-probabilities out; requests come and go at any time.
 
-The engine lives in a thread of its own, which does one thing at a time: start, take requests, step, take weights. All
+The engine lives in one thread, which does one thing at a time: start, take requests, step, take weights. All
 who wait for it wait in another thread and with a limit. Images are made ready in further threads (``rendering``).
 Tokens are drawn by ``draw``, not by vLLM.
 """
@@ -39,7 +39,7 @@ from vtcli.schema import Completion
 T = TypeVar("T")
 
 JOBS = 16
-"""Requests that are taken between two steps, at most: those that are open go on meanwhile."""
+"""Requests that are taken between two steps, at most: open requests go on meanwhile."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class _OpenRequest:
 
 
 class VllmPolicy:
-    """``complete`` may be called for any number of requests at a time; vLLM batches what is there at every step."""
+    """``complete`` may be called for any number of requests at a time; vLLM batches the open ones at every step."""
 
     def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> None:
         self.version = 0
@@ -152,7 +152,7 @@ class VllmPolicy:
         self.version = version
 
     def sleep(self) -> None:
-        """Gives up the cache, and the weights as ``engine.sleep`` says.
+        """Gives up the cache, and the weights by ``engine.sleep``.
 
         Raises:
             EngineError: requests are still open, or it took longer than ``engine.timeout_s``.
@@ -328,7 +328,7 @@ class VllmPolicy:
         tell("finish_weight_update")
 
     def _look(self, request: Request) -> EngineInput:
-        """A token is sampled after the prompt, and the worker says what it read."""
+        """A token is sampled after the prompt, and the worker reports what it read."""
         self._engine.collective_rpc("vtcli_watch_prompts", args=(self.family.vllm.pixels_key,))
         self._looks += 1
         name = f"look-{self._looks}"
@@ -412,7 +412,7 @@ def _settle() -> None:
 
 
 def _future() -> Future[Any]:
-    """One that only the engine's thread ends."""
+    """A future that only the engine's thread ends."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future

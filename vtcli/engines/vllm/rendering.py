@@ -24,7 +24,7 @@ DECODERS = 4
 
 
 class Renderer:
-    """vLLM's renderer, in threads of its own. ``clock`` runs while images are processed, as they are read to sample."""
+    """vLLM's renderer, in separate threads. ``clock`` runs while images are processed, as they are read to sample."""
 
     def __init__(self, renderer: Any, family: Family, view: View, clock: Clock) -> None:
         self._renderer, self._family, self._view, self._clock = renderer, family, view, clock

@@ -27,6 +27,6 @@ def from_worker(found: Mapping[str, Any] | None, inputs: VllmInputs) -> EngineIn
 
 
 def _array(packed: Sequence[Any]) -> npt.NDArray[Any]:
-    """(dtype, shape, base64 of the bytes) → array of its own."""
+    """(dtype, shape, base64 of the bytes) → a new array."""
     dtype, shape, raw = packed
     return np.frombuffer(base64.b64decode(raw), dtype=dtype).reshape(shape).copy()

@@ -81,7 +81,7 @@ class KeptBuckets:
 
 @dataclass
 class Push:
-    """One weight update of some servers. One that is gone drops out; one that refuses ends it for all."""
+    """One weight update of some servers. A lost server drops out; a refusal ends it for all."""
 
     servers: Sequence[Remote]
     source: WeightSource

@@ -128,7 +128,7 @@ class Workspace:
         return stat.S_IFMT(found.st_mode) == stat.S_IFMT(entry.mode | self._kind(entry))
 
     def _walk(self) -> Iterator[tuple[bytes, os.stat_result, int]]:
-        """Relative names with their status and the descriptor of their folder, folders before what is in them. It is
+        """Relative names with their status and the descriptor of their folder, folders before their entries. It is
         stopped at twice the number of allowed names."""
         seen = 0
         pending: list[tuple[bytes, int]] = [(b"", 0)]
@@ -210,7 +210,7 @@ class Workspace:
             os.close(folder)
 
     def _put(self, relative: bytes, entry: Entry, there: bool) -> None:
-        """Makes one name what ``entry`` says; ``there``: something of the same kind is, and a file is the same one."""
+        """Makes one name equal to ``entry``; ``there``: something of the same kind is, and a file is the same one."""
         folder = self._parent(relative)
         name = _base(relative)
         try:
@@ -365,7 +365,7 @@ def _writable(name: bytes, folder: int) -> int:
 
 
 def _write(name: bytes, folder: int, entry: Entry, new: bool) -> None:
-    """Writes the bytes, into a new file or over those of one that is there."""
+    """Writes the bytes, into a new file or over an existing one."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(name, flags, 0o600, dir_fd=folder) if new else _writable(name, folder)
     try:

@@ -39,7 +39,7 @@ class GalleryImage:
 
 
 class Gallery:
-    """The images of one run, within its limits; what is over them is counted in ``dropped`` and said in a note."""
+    """The images of one run, within its limits; further ones are counted in ``dropped`` and reported in a note."""
 
     def __init__(self, limits: RunLimits, recorder: Recorder) -> None:
         self.limits, self.recorder = limits, recorder
@@ -151,7 +151,7 @@ class Gallery:
 
 
 def _claimed(value: object) -> tuple[float, float]:
-    """The size an object says it has, so that an honest giant is refused before it is converted."""
+    """The size that an object claims, so that an honest giant is refused before it is converted."""
     if isinstance(value, np.ndarray) and value.ndim >= 2:
         return float(value.shape[1]), float(value.shape[0])
     size = getattr(value, "size", None)

@@ -13,7 +13,7 @@ from vtcli.protocols import Pixels
 
 
 class NotAnImage(Exception):
-    """The object is no image; the message says why, for the policy."""
+    """The object is no image; the message has the reason, for the policy."""
 
 
 def of_pil(image: Image.Image) -> Pixels:

@@ -89,7 +89,7 @@ def _stream(fd: int, meter: Meter) -> io.TextIOWrapper:
 
 
 def flush() -> None:
-    """Flushes both streams, except one that code closed or replaced. Raises ``OutputLimit``."""
+    """Flushes both streams, except a stream that code closed or replaced. Raises ``OutputLimit``."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,5 +1,5 @@
 """Exceptions and values as text for the policy. An exception: its own lines only, the last frames, the type always.
-Survives exceptions whose ``__str__`` raises, whose text is endless, or whose type lies."""
+Survives exceptions with a ``__str__`` that raises, an endless text, or a type that lies."""
 
 from __future__ import annotations
 

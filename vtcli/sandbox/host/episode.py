@@ -82,7 +82,7 @@ def header(setup: Setup) -> dict[str, Json]:
 
 
 class Descriptors:
-    """The descriptors that go with a setup frame; ``close`` closes those that are not shared with other episodes.
+    """The descriptors that go with a setup frame; ``close`` closes the ones that no other episode shares.
     Raises ``OSError``."""
 
     def __init__(self, setup: Setup, shared: arena.SealedPixels) -> None:

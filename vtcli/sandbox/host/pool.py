@@ -37,7 +37,7 @@ ATTEMPTS = 3  # to open an episode while templates die
 class PoolConfig:
     """Configuration of a pool.
 
-    ``minimum_tier``: the weakest confinement that is accepted; the strongest one that this machine allows is used.
+    ``minimum_tier``: the weakest confinement that is accepted; the strongest tier of this machine is used.
     Below ``landlock`` only with ``outer_boundary``: the promise that a container or a virtual machine holds what the
     code does. ``tier``: use exactly this one, for comparisons."""
 
@@ -133,8 +133,8 @@ class Pool:
         return await self._open(setup, self._permits)
 
     async def verify(self, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
-        """Fills in ``OutputImage.verified`` by doing the operations again in an episode of its own, see ``verifier``.
-        ``pictures`` are those that the operations count by ``Operation.image``.
+        """Fills in ``OutputImage.verified`` by doing the operations again in a separate episode, see ``verifier``.
+        ``pictures``: counted by ``Operation.image``.
 
         Raises:
             EpisodeLostError: the replay was lost, by our fault. Whoever asked has no verdict, not even None.

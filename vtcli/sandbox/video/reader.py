@@ -149,7 +149,7 @@ class VideoReader:
         return [int(i) for i in np.flatnonzero(np.isin(index.pts, index.keys))]
 
     def next(self) -> Frames:
-        """The frame after the last one that ``next`` gave, or the frame that ``seek`` chose."""
+        """The frame after the last frame of ``next``, or the frame that ``seek`` chose."""
         if self._next >= len(self):
             raise StopIteration
         self._next += 1

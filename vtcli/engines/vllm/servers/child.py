@@ -71,7 +71,7 @@ class Child:
 
 
 def end(children: Sequence[Child], patience_s: float = 15.0) -> None:
-    """Ends them, with all that they started; those that do not go by themselves in time are killed.
+    """Ends them, with all that they started; the ones that do not go by themselves in time are killed.
 
     Raises:
         EngineError: one cannot be ended.
@@ -144,7 +144,7 @@ def launch(plan: ServerPlan, port: int = 0) -> Child:
 
 
 def last_lines(log: Path, count: int = 6) -> str:
-    """The end of a log that says something."""
+    """The end of a log with its last lines of text."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     except OSError:

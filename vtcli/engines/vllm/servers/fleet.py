@@ -204,8 +204,8 @@ class Fleet:
             await asyncio.wait(mending, return_when=asyncio.FIRST_COMPLETED)
 
     def fail(self, server: Remote, why: str, *, stale: bool = False) -> None:
-        """A server is not asked any more until it is mended; what it was asked fails at once. ``stale``: it lives, with
-        other weights than ours."""
+        """A server is not asked any more until it has recovered; what it was asked fails at once. ``stale``: it lives,
+        with other weights than ours."""
         if not server.up or self._closed:
             return
         server.up, server.why, server.troubled = False, why, True
@@ -270,7 +270,7 @@ class Fleet:
     # -- sleep -----------------------------------------------------------------------------------------------------
 
     async def sleep(self, waited: int, limit_s: float) -> None:
-        """All live servers give memory up. One that fails from here on is mended when they wake, not beside the
+        """All live servers give memory up. A server that fails from here on is restarted when they wake, not beside the
         learner. All ranks call this at the same time; ``waited`` as in ``update``.
 
         Raises:

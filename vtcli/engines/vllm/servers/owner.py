@@ -12,7 +12,7 @@ import signal
 import threading
 
 OWNER = "VTCLI_OWNER"
-"""The environment variable with the process id of the one that must live."""
+"""The environment variable with the process id of the owner that must live."""
 GROUP = "VTCLI_OWN_GROUP"
 """The process group that is ended as a whole; a process in another one ends alone."""
 

@@ -1,7 +1,7 @@
 """Policy on vLLM servers: several processes, started by us or by the user, that all ranks of the learner share.
 
-All that is said to servers is said in one event loop, in a thread of its own. One rank leads: it starts servers and
-gives them weights. The others are told its outcome, and see by the label of every completion which weights made it.
+All requests to servers are made in one event loop, in a separate thread. One rank leads: it starts servers and
+gives them weights. The others get its outcome, and see by the label of every completion which weights made it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ServerPolicy:
         self.version = version
 
     def sleep(self) -> None:
-        """Servers give up their caches, and weights as ``engine.sleep`` says. All ranks call this together.
+        """Servers give up their caches, and weights by ``engine.sleep``. All ranks call this together.
 
         Raises:
             EngineError: requests are open, a server refuses, or it took longer than ``engine.timeout_s``.
@@ -131,7 +131,7 @@ class ServerPolicy:
         self._wait(self._fleet.sleep(self._waited, limit), "the sleep of vLLM servers", 2 * limit + GRACE_S)
 
     def wake(self) -> None:
-        """Servers take back what is still asleep after ``update``. All ranks call this together.
+        """Servers wake fully after ``update``. All ranks call this together.
 
         Raises:
             EngineError: a server refuses, or it took longer than ``engine.timeout_s``.

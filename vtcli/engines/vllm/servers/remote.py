@@ -45,7 +45,7 @@ def open_session(key: str) -> aiohttp.ClientSession:
 
 @dataclass(eq=False)
 class Remote:
-    """A server as this rank sees it. ``up``: it has the weights that the policy's version says."""
+    """A server as this rank sees it. ``up``: it has the weights of the policy's version."""
 
     number: int
     url: str
@@ -119,10 +119,10 @@ class Remote:
         await self.ask("POST", f"/sleep?level={level}&mode=abort", limit_s)
 
     async def wake(self, limit_s: float, parts: frozenset[str] = SLEEPING) -> None:
-        """Takes back what is asleep of these parts. With all of its memory it samples again.
+        """Wakes these parts. With all of its memory it samples again.
 
         Raises:
-            Odd: it says that it still sleeps.
+            Odd: it still sleeps by its own word.
         """
         if not (parts := parts & self.asleep):
             return
@@ -192,7 +192,7 @@ async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -
 
     Raises:
         Gone: it does not answer, or a proxy answers for it.
-        EngineError: it is not one that the policy can use, or not for this model.
+        EngineError: the policy cannot use it, or not for this model.
     """
     try:
         facts = await server.ask("GET", "/vtcli", limit_s)

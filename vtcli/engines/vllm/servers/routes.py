@@ -1,6 +1,6 @@
 """Our routes in a vLLM server: authorization, facts of its start, and weights that come over the network.
 
-vLLM loads it by name (``--middleware vtcli.engines.vllm.servers.routes.Routes``), in front of all routes of its own.
+vLLM loads it by name (``--middleware vtcli.engines.vllm.servers.routes.Routes``), in front of vLLM's routes.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PORT_FILE = "VTCLI_SERVER_PORT_FILE"
 """The environment variable with the file that the port is written to."""
 
 IMAGES, TRIED = 16, 2025
-"""Images of a prompt, and tokens of the one that vLLM tries, where the command line does not say."""
+"""Images of a prompt, and tokens of vLLM's trial image, unless the command line sets them."""
 
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # the routes for weights and caches
@@ -44,7 +44,7 @@ SERVER = {
 
 
 def main(argv: Sequence[str]) -> None:
-    """Serves until it is told to end, or its owner has ended."""
+    """Serves until a signal ends it, or its owner has ended."""
     watch()
     own()
     os.environ |= ENVIRONMENT
