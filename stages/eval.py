@@ -62,7 +62,7 @@ from vtcli.store.retention import link
 Key = tuple[str, str]  # form and sample id
 
 
-FACTS = ("split", "tools", "policy", "samples_per_question", "seed")  # of the config, for the header
+FACTS = ("split", "tools", "policy", "group_size", "seed")  # of the config, for the header
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
     *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.merge", "eval.label"),
@@ -75,7 +75,7 @@ PROMPTS_TRIED = 8  # before a model is loaded: whether eval.agent.limits.max_tok
 @dataclass(frozen=True)
 class Config:
     """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use.
-    ``rewards`` by form are the recipe's own, else those of conf/config.yaml; one sees all ``samples_per_question``
+    ``rewards`` by form are the recipe's own, else those of conf/config.yaml; one sees all ``group_size``
     rollouts of a question, the group that some papers' rewards look at."""
 
     model: str  # model artifact, Hugging Face folder or hub name; policy=endpoint: the name under which it is served
@@ -96,7 +96,7 @@ class Config:
     split: str = "test"
     forms: tuple[str, ...] = ("answer", "tool")
     max_samples: int | None = None  # of each form, evenly spread over the split
-    samples_per_question: int = 1
+    group_size: int = 1
     tools: Literal["offered", "none"] = "offered"
     frames: int | str | None = None  # 32 or 1fps of each video as images in its place; None: the environment's way
     policy: Literal["model", "oracle", "endpoint", "imported"] = "model"
@@ -113,7 +113,7 @@ class Config:
     def __post_init__(self) -> None:
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
-        at_least(1, self, "max_samples", "samples_per_question", "concurrency")
+        at_least(1, self, "max_samples", "group_size", "concurrency")
         at_least(0, self, "shown")
         require_shards(self.shard, self.merge, self.policy)
         card = read_card(self.agent.env)
@@ -127,9 +127,7 @@ class Config:
             drawing = self.drawing(task)
             count, sampling = drawing.count, drawing.sampling
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
-                raise ConfigError(
-                    "eval.samples_per_question > 1 needs eval.agent.sampling.temperature > 0 and eval.policy=model"
-                )
+                raise ConfigError("eval.group_size > 1 needs eval.agent.sampling.temperature > 0 and eval.policy=model")
             if self.probe and self.probe.continuations > 1 and sampling.temperature == 0:
                 raise ConfigError(
                     "probe.continuations > 1 needs eval.agent.sampling.temperature > 0: greedy ones are all the same"
@@ -151,7 +149,7 @@ class Config:
     def drawing(self, task: str | None) -> Drawing:
         """Rollouts of each question of a task and how they are sampled; what its benchmark leaves open is eval's."""
         own = generation_of(task, self.benchmark, self.generation)
-        return Drawing(self.samples_per_question, self.agent.sampling).of(own)
+        return Drawing(self.group_size, self.agent.sampling).of(own)
 
 
 def run(config: Config) -> Artifact:

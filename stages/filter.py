@@ -194,12 +194,12 @@ def run(config: Config) -> Artifact:
             TAUGHT: lambda rows, decided: taught_of(data.path, rows),
         }
         try:
-            found = applying.apply(config.rules, rows, measures, config.rollouts.k, config.shard is not None)
+            found = applying.apply(config.rules, rows, measures, config.rollouts.group_size, config.shard is not None)
         finally:
             asked.close()
             rolling.close()
         policy = source.name if source else None
-        k = config.rollouts.k if policy else None
+        k = config.rollouts.group_size if policy else None
         said = account.account(found, {"data": data.ref, "policy": policy, "k": k}) | asked.account()
         if config.shard:
             account.write(stage.work / "facts", found, said)

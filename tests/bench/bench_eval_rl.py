@@ -90,7 +90,7 @@ def main() -> None:
     asking = [
         "eval.split=train",
         "eval.forms=[answer]",
-        f"eval.samples_per_question={GROUP}",
+        f"eval.group_size={GROUP}",
         "eval.agent.sampling.temperature=1.0",
         f"eval.concurrency={QUESTIONS * GROUP}",
     ]

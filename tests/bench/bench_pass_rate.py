@@ -44,9 +44,9 @@ def main(questions: str = "60", rollouts: str = "4") -> None:
         starts: dict[str, float] = {}
         for size, k in ((len(TASKS), 1), (int(questions), int(rollouts))):
             data = f"data=data{size}:v1"
-            sampled = ["filter.agent.sampling.temperature=1.0", f"filter.rollouts.k={k}"]
+            sampled = ["filter.agent.sampling.temperature=1.0", f"filter.rollouts.group_size={k}"]
             keep = ["filter=rows", "~filter.rules", "+filter.rules.all._target_=vtcli.filters.pass_rate.band"]
-            asked = ["eval.forms=[answer]", "eval.split=train", f"eval.samples_per_question={k}"]
+            asked = ["eval.forms=[answer]", "eval.split=train", f"eval.group_size={k}"]
             asked += ["eval.agent.sampling.temperature=1.0"]
             found = {
                 "filter": run(home, "filter", data, f"model={BASE}", f"name=f{size}", *keep, *sampled),

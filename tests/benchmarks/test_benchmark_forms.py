@@ -228,7 +228,7 @@ def test_a_recipes_sampling_comes_before_the_benchmarks() -> None:
     job = compose.load("eval", ["+recipe=pyvision_image", "benchmark=[vstar,hrbench_4k]", "eval.model=none"])
     by_recipe = convert(job.values["eval"]["generation"], dict[str, Generation], "eval.generation")
     chosen = {name: generation_of(name, shipped(), by_recipe) for name in ("vstar", "hrbench_4k")}
-    assert chosen["vstar"] == Generation(temperature=0.01, samples_per_question=32)
+    assert chosen["vstar"] == Generation(temperature=0.01, group_size=32)
     assert chosen["hrbench_4k"] == Generation(temperature=0.5, top_k=20)
     own = {"vstar": replace(shipped()["vstar"], generation=Generation(top_p=0.9))}
     assert generation_of("vstar", own, {}) == Generation(top_p=0.9)

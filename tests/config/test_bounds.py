@@ -101,7 +101,7 @@ def test_fields_are_checked_one_by_one_and_null_is_not() -> None:
         ("eval", "eval.agent.limits={max_images: 0}", "eval.agent.limits.max_images: must be at least 1, got 0."),
         ("eval", "eval.max_samples=0", "eval.max_samples: must be at least 1, got 0."),
         ("eval", "eval.max_samples=-3", "eval.max_samples: must be at least 1, got -3."),
-        ("eval", "eval.samples_per_question=0", "eval.samples_per_question: must be at least 1, got 0."),
+        ("eval", "eval.group_size=0", "eval.group_size: must be at least 1, got 0."),
         (
             "eval",
             "eval.agent.sampling.temperature=-1",
@@ -152,7 +152,7 @@ def test_fields_are_checked_one_by_one_and_null_is_not() -> None:
         ("rl", "images.min_pixels=99999999", "images.min_pixels: must be at most max_pixels="),
         ("eval", "images.max_pixels=0", "images.max_pixels: must be at least 1, got 0."),
         ("synth", "images.max_pixels=0", "images.max_pixels: must be at least 1, got 0."),
-        ("filter", "filter.rollouts.k=0", "filter.rollouts.k: must be at least 1, got 0."),
+        ("filter", "filter.rollouts.group_size=0", "filter.rollouts.group_size: must be at least 1, got 0."),
         ("filter", "filter.agent.max_broken=2", "filter.agent.max_broken: must be at least 0 and at most 1, got 2"),
         ("judge", "scoring.max_unjudged=nan", "scoring.max_unjudged: expected a finite number"),
         ("judge", "scoring.group_size=-1", "scoring.group_size: must be at least 1, got -1."),

@@ -21,7 +21,7 @@ SIZES = re.compile(
     r"|model\.(path|architecture.*|views.*)|sft\.architecture.*|(sft|rl|filter)\.model"  # a model of another size
     r"|images\.(min|max)_pixels|(rl|sft)\.backend\..*|rl\.(compress_logs|keep_images|checkpoint_every)"
     r"|((rl|eval|filter|serve)\.)?agent\.(limits(\..*)?|dtype)|synth\.distil\.limits\..*|engine\..*"
-    r"|rl\.(prompts_per_step|group_size|steps_per_phase|phases\.\d+\.steps)|eval\.samples_per_question"
+    r"|rl\.(prompts_per_step|group_size|steps_per_phase|phases\.\d+\.steps)|eval\.group_size"
     r"|sft\.(rows_per_step|epochs)"
     r"|(rl|sft)\.optim\.(lr|schedule|weight_decay|freeze_vision)"  # of a tiny model
     r"|(rl|sft)\.optim\.lora\.rank|sft\.max_tokens"  # of a small card: how many weights are trained, how long a row is

@@ -56,11 +56,11 @@ class Case:
 
 DRAWN, ASKED, LEARNT = [(produce, "_sample"), (produce, "_episode")], (HfPolicy, "complete"), (DeepSpeedLearner, "step")
 # One question at a time: what is computed beside a rollout moves the last bit of its log-probabilities.
-FILTER = ["+recipe=toolsrl", "filter=mixed", "filter.data=data:v1", "filter.model=base:v1", "filter.rollouts.k=2"]
+FILTER = ["+recipe=toolsrl", "filter=mixed", "filter.data=data:v1", "filter.model=base:v1"]
 CASES = {
     "demos": Case("synth", DEMOS, DRAWN),
     "dataset": Case("synth", DATASET, DRAWN),
-    "filter": Case("filter", [*FILTER, "filter.rollouts.concurrency=1"], [ASKED]),
+    "filter": Case("filter", [*FILTER, "filter.rollouts.group_size=2", "filter.rollouts.concurrency=1"], [ASKED]),
     "sft": Case("sft", [*SFT, "sft.rows_per_step=12"], [LEARNT]),
     "rl": Case("rl", RL, [ASKED, LEARNT]),
     "eval": Case("eval", [*EVAL, "eval.concurrency=1"], [ASKED]),

@@ -61,7 +61,7 @@ def test_ranks_share_the_rows_out_and_ask_the_same_as_one(tmp_path: Path) -> Non
     rows = [{"key": f"k{n}", "ask": f"Where is {n}?", "gold": "K", "image": struct(n)} for n in range(5)]
     for name in ("mini", "other"):
         parquet(tmp_path / name / "mini.parquet", rows)
-    setting = Generation(temperature=1.0, samples_per_question=2)
+    setting = Generation(temperature=1.0, group_size=2)
     one = exam(tmp_path, "mini", "other", generation=setting).round(ALONE)
     shares: list[list[Sample]] = []
     for rank in range(2):

@@ -176,7 +176,7 @@ def test_a_model_is_compared_with_its_baseline_question_by_question(home: Path) 
 
 
 def test_no_tools_probe_asks_plain_questions_without_tools(home: Path) -> None:
-    made = stage.run(config(home, "probe", tools="none", max_samples=4, samples_per_question=2, temperature=1.0))
+    made = stage.run(config(home, "probe", tools="none", max_samples=4, group_size=2, temperature=1.0))
     found = scored(made)
     assert {(s.trajectory.sample.form, s.trajectory.sample.tools) for s in found} == {("answer", ())}
     assert len(found) == 8
@@ -188,7 +188,7 @@ def test_a_recipes_own_reward_sees_all_rollouts_of_a_question(home: Path) -> Non
     def counted(signals_G: Sequence[Signals]) -> list[Verdict | None]:
         return [Verdict(i + 10 * len(signals_G), {"place": i}) for i in range(len(signals_G))]
 
-    changes = {"samples_per_question": 3, "temperature": 1.0, "max_samples": 2, "forms": ("answer",)}
+    changes = {"group_size": 3, "temperature": 1.0, "max_samples": 2, "forms": ("answer",)}
     made = stage.run(config(home, "own", rewards={"answer": counted}, **changes))
     found = [s for s in scored(made) if s.verdict]
     assert sorted(s.reward for s in found) == [30, 30, 31, 31, 32, 32]
@@ -273,7 +273,7 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
     with pytest.raises(ConfigError, match="forms"):
         config(home, "wrong", forms=("essay",))
     with pytest.raises(ConfigError, match="temperature"):
-        config(home, "wrong", samples_per_question=4)
+        config(home, "wrong", group_size=4)
 
 
 def test_a_judge_that_goes_wrong_stops_the_eval_and_is_asked_again_when_it_is_mended(home: Path) -> None:
@@ -319,7 +319,7 @@ def contents(report: Artifact) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = {"samples_per_question": 2, "temperature": 1.0, "max_samples": 5, "label": "policy"}
+    drawn = {"group_size": 2, "temperature": 1.0, "max_samples": 5, "label": "policy"}
     drawn["memory"] = "off"  # each shard rolls out by itself
     drawn["concurrency"] = 1  # what is computed beside a rollout moves the last bit of its log-probabilities
     monkeypatch.setattr(stage, "running", lambda: "vtcli eval eval.label=policy")

@@ -32,7 +32,7 @@ mine:
   formats: [{files: mine.parquet, id: key, question: ask, answer: gold}]
   scores: [longest, exact]
   own: {longest: {_target_: shelf.longest, least: 1}}
-  generation: {temperature: 1.0, samples_per_question: 2}
+  generation: {temperature: 1.0, group_size: 2}
   published: [{paper: Ours, table: "1", model: M, values: {all: 50.0}, scored: by hand}]
 """
 SCORER = """

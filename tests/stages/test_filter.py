@@ -103,7 +103,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "env": native_card,
         "dtype": "float32",
         "rules": ROWS | {"pass_rate": pass_rate.mixed},
-        "rollouts": Rollouts(k=4),
+        "rollouts": Rollouts(group_size=4),
         "limits": Limits(max_turns=1, max_tokens=600, max_turn_tokens=6),
         "images": ImageLimits(56 * 56, 112 * 112),
     }
@@ -206,7 +206,7 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     report = evaluation.run(
         evaluation.Config(
             data=clean.ref, model="model:v1", agent=replace(config(home, "mixed").agent, max_broken=1.0), metrics={},
-            forms=("answer",), split="train", samples_per_question=4, job={"home": str(home), "name": "report"},
+            forms=("answer",), split="train", group_size=4, job={"home": str(home), "name": "report"},
             rewards={"answer": lambda signals: [None] * len(signals)}, tool_term=lambda signals: None,
         )
     )  # fmt: skip
@@ -226,7 +226,7 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     band = {"pass_rate": partial(pass_rate.band, max_rate=0.5)}
     stage.run(config(home, "band", rules=ROWS | band))
     assert asked == []  # another rule, the same facts
-    longer = stage.run(config(home, "longer", rules=ROWS | band, rollouts=Rollouts(k=6)))
+    longer = stage.run(config(home, "longer", rules=ROWS | band, rollouts=Rollouts(group_size=6)))
     assert len(asked) == 2 * QUESTIONS  # goes on where four had been
     again = {line["id"]: line["outcomes"][:4] for line in lines(longer.path / "facts" / "pass_rate.jsonl")}
     assert again == {name: fact["outcomes"] for name, fact in facts.items()}
@@ -269,7 +269,11 @@ def test_questions_that_need_the_tool(home: Path, monkeypatch: pytest.MonkeyPatc
     rules = compose.build(stage.Config, compose.load("filter", argv)).rules
     asked = count_rollouts(monkeypatch)
     for early in (False, True):
-        changes = {"signals": {"answer": by_tools}, "rollouts": Rollouts(k=2, early_stop=early), "seed": 20 + early}
+        changes = {
+            "signals": {"answer": by_tools},
+            "rollouts": Rollouts(group_size=2, early_stop=early),
+            "seed": 20 + early,
+        }
         made = stage.run(config(home, f"tool{early}", rules=rules, **changes))
         assert ids(made) == ["q0", "q2"]
         gone = {line["id"]: line["rule"] for line in lines(made.path / "dropped.jsonl")}
@@ -298,9 +302,11 @@ def test_rules_of_turns_and_of_references_read_what_is_stored(home: Path) -> Non
 def test_an_early_stop_keeps_the_same_rows_with_fewer_rollouts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {"pass_rate": partial(pass_rate.band, max_rate=0.9)}
     asked = count_rollouts(monkeypatch)
-    early = stage.run(config(home, "early", rules=ROWS | rules, rollouts=Rollouts(k=8, early_stop=True), seed=5))
+    early = stage.run(
+        config(home, "early", rules=ROWS | rules, rollouts=Rollouts(group_size=8, early_stop=True), seed=5)
+    )
     saved = len(asked)
-    whole = stage.run(config(home, "whole", rules=ROWS | rules, rollouts=Rollouts(k=8), seed=5))
+    whole = stage.run(config(home, "whole", rules=ROWS | rules, rollouts=Rollouts(group_size=8), seed=5))
     assert ids(early) == ids(whole)
     assert len(asked) == 8 * QUESTIONS > 2 * saved
 
@@ -312,7 +318,7 @@ async def by_seed_or_none(trajectory: Trajectory) -> Mapping[str, Any]:
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_merge_takes_what_its_shards_left_unjudged(early: bool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollouts = Rollouts(k=4, early_stop=early)
+    rollouts = Rollouts(group_size=4, early_stop=early)
     changes: dict[str, Any] = {"signals": {"answer": by_seed_or_none}, "max_unjudged": 1.0, "rollouts": rollouts}
     changes["seed"] = 30 + early
     shard = stage.run(config(home, "parts", **changes, shard="1/1"))
@@ -362,7 +368,7 @@ def test_answers_that_rules_decide_do_not_hide_a_dead_judge(home: Path) -> None:
     )
     changes: dict[str, Any] = {"signals": {"answer": few_are_asked}, "judge": lambda **_: SilentJudge(), "seed": 40}
     with pytest.raises(EngineError, match=told):
-        stage.run(config(home, "silent", **changes, max_unjudged=0.5, rollouts=Rollouts(k=8)))
+        stage.run(config(home, "silent", **changes, max_unjudged=0.5, rollouts=Rollouts(group_size=8)))
     assert not (home / "silent").exists()
 
 
@@ -439,7 +445,7 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
     with pytest.raises(ConfigError, match="image, answer, duplicates"):
         config(home, "wrong", rules=ROWS, model=None, against=("data:v1",))
     with pytest.raises(ConfigError, match="temperature 0"):
-        Rollouts(k=8).require(Sampling(0.0))
+        Rollouts(group_size=8).require(Sampling(0.0))
 
 
 def test_the_recipes_have_their_papers_rules() -> None:

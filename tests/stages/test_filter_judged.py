@@ -312,7 +312,7 @@ def test_a_label_goes_where_the_judge_finds_the_policys_usual_answer_right(
                 data="data:v1",
                 model="model:v1",
                 rules={"label": judged.label},
-                rollouts=Rollouts(k=2, early_stop=True),  # has no effect on a rule of two facts
+                rollouts=Rollouts(group_size=2, early_stop=True),  # has no effect on a rule of two facts
                 agent=Agent(
                     prompt=PROMPT,
                     signals={"answer": correct},

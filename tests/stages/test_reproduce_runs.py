@@ -62,7 +62,7 @@ def test_codev_asks_a_judge_and_stands_beside_the_printed_numbers(
     shown = ",".join(f"{t}:{{{','.join(f'{kind}:{n}' for kind, n in kinds.items())}}}" for t, kinds in rows.items())
     trained = ["sft.first.epochs=0", "sft.epochs=24", "sft.rows_per_step=8", "sft.optim.warmup_steps=4"]
     trained += ["rl.prompts_per_step=2", "rl.group_size=4", "rl.steps_per_phase=1", "rl.allow_no_update=true"]
-    trained += ["filter.rollouts.k=2", "filter.rules.pass_rate.max_rate=1"]
+    trained += ["filter.rollouts.group_size=2", "filter.rules.pass_rate.max_rate=1"]
     more = ["tracker=none", "synth.workers=1", "synth.sheet=1", *samples, *trained]
     more += [f"'synth.demos.rows={{{shown}}}'"]
     with judge_server.JudgeServer(judge_server.honest) as judge:

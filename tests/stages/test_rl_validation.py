@@ -119,7 +119,7 @@ def test_it_takes_turns_with_a_learner_and_an_engine_that_sleep(home: Path, monk
 
 
 def test_the_artifact_says_which_checkpoint_was_best_on_held_out_questions(home: Path) -> None:
-    every = replace(EVERY, every=1, at_start=False, samples_per_question=2, temperature=1.0)
+    every = replace(EVERY, every=1, at_start=False, group_size=2, temperature=1.0)
     made = run(home, "best", validate=every, checkpoint_best="validation/reward")
     values = {line["step"]: line["validation/reward"] for line in validated(made)}
     assert list(values) == [1, 2, 3, 4]
@@ -157,8 +157,8 @@ def test_a_split_that_is_not_there_is_refused(home: Path) -> None:
 
 
 def test_greedy_answers_are_drawn_once() -> None:
-    with pytest.raises(ConfigError, match=r"\bsamples_per_question: .*temperature"):
-        Validation(every=1, samples_per_question=4)
+    with pytest.raises(ConfigError, match=r"\bgroup_size: .*temperature"):
+        Validation(every=1, group_size=4)
 
 
 MINI = {
@@ -244,7 +244,7 @@ def test_benchmarks_that_cannot_be_asked_are_refused_before_a_model_is_loaded(
     with pytest.raises(ConfigError, match=r"rl\.validate\.benchmarks_in "):
         run(home, "refused", **settings | {"validate": EVERY})
     filmed = replace(mini, formats=(replace(mini.formats[0], video="{key}.mp4"),))
-    eight = replace(mini, generation=Generation(samples_per_question=8))
+    eight = replace(mini, generation=Generation(group_size=8))
     with pytest.raises(ConfigError, match=r"\bmini .* 8 .*rl\.validate\.temperature=0"):
         run(home, "refused", **settings | {"benchmark": {"mini": eight}})
     with pytest.raises(ConfigError, match=r"benchmark=\[vstar\].*validation/benchmark\.vstar"):

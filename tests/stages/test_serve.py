@@ -137,7 +137,7 @@ def test_answers_are_token_for_token_what_eval_samples(server: Server, monkeypat
         records.write_samples(draft.path / "answer-test.parquet", [(sample, [PNG])])
         draft.commit()
     words = ["data=data:v1", "model=model:v1", f"home={server.home}", "seed=7", "eval.forms=[answer]", *COMMON]
-    words += ["eval.samples_per_question=2", "eval.agent.sampling.temperature=1.0"]
+    words += ["eval.group_size=2", "eval.agent.sampling.temperature=1.0"]
     made = evaluation.run(compose.build(evaluation.Config, compose.load("eval", words)))
     found = {s.trajectory.id: s.trajectory for s in records.read(made.path / "trajectories.jsonl", Scored)}
     assert len(found) == 2

@@ -72,7 +72,7 @@ class Generation:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    samples_per_question: int | None = None
+    group_size: int | None = None
 
     def __post_init__(self) -> None:
         at_least(0, self, *(n for n in ("temperature", "top_k") if getattr(self, n) is not None))

@@ -176,7 +176,7 @@ def _in_forms(rows: Mapping[str, float], split: str, forms: Sequence[str]) -> fl
 def _asked(values: Mapping[str, Any], rows: Mapping[str, float]) -> float:
     """Rollouts of an evaluation: of benchmarks, or of held-out rows."""
     section, total = values["eval"], 0.0
-    each, most = int(section["samples_per_question"]), section["max_samples"] or math.inf
+    each, most = int(section["group_size"]), section["max_samples"] or math.inf
     if not values.get("benchmark"):
         counts = [_in_forms(rows, section.get("split") or "test", [form]) for form in section["forms"]]
         return math.fsum(count if math.isnan(count) else min(count, most) for count in counts) * each
@@ -186,7 +186,7 @@ def _asked(values: Mapping[str, Any], rows: Mapping[str, float]) -> float:
         own = {**(one.get("generation") or {}), **(drawn.get(name) or {})}
         count = one["rows"] if one["rows"] is not None else _copied(values, name, known[name])
         count = count if math.isnan(count) else min(count, most)
-        total += count * int(own.get("samples_per_question") or each)
+        total += count * int(own.get("group_size") or each)
     return total
 
 
@@ -203,7 +203,7 @@ def tries(job: compose.Job) -> int:
     """Rollouts of each row, at most, that the rules of ``vtcli filter`` ask for, with tools and without; 0 where none
     asks."""
     config: Any = compose.build(stage_parts("filter")[0], job)
-    return int(config.rollouts.k) * sum(bool(needs(config.rules, fact)) for fact in ROLLED)
+    return int(config.rollouts.group_size) * sum(bool(needs(config.rules, fact)) for fact in ROLLED)
 
 
 def rollout_s(plan: Plan) -> float:

@@ -137,9 +137,8 @@ def trajectories(store: ArtifactStore, source: TrajectorySource) -> TrajectorySo
 def _group_size(artifact: Artifact) -> int | None:
     """The group size that ``rl``, ``eval`` or an earlier scoring recorded."""
     stage, config = artifact.manifest.stage, artifact.manifest.config
-    places = {"rl": ("rl", "group_size"), "eval": ("eval", "samples_per_question"), "judge": ("input", "group_size")}
-    section, key = places.get(stage, ("", ""))
-    size = (config.get(section) or {}).get(key)
+    section = config.get("input" if stage == "judge" else stage) or {}
+    size = section.get("group_size", section.get("samples_per_question"))  # its name in evaluations of 0.1.0
     return size if isinstance(size, int) else None
 
 

@@ -61,7 +61,7 @@ class ChatQuestion:
 
     asked: ChatRequest
     sample: Sample
-    seed: int  # that of ``vtcli eval`` with as many ``samples_per_question``
+    seed: int  # that of ``vtcli eval`` with as many ``group_size``
     drawn: tuple[RolloutRequest, ...]  # one a choice
     deadline: float  # of the event loop's clock; rollouts end then as they stand
     card: LiveCard | None  # None: the client wants no HTML

@@ -97,4 +97,4 @@ class Drawing:
             given.min_p,
             given.spans,
         )
-        return Drawing(own.samples_per_question or self.count, sampling)
+        return Drawing(own.group_size or self.count, sampling)

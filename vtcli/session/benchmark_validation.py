@@ -95,7 +95,7 @@ def require_whole(asked: BenchmarkQuestions, drawn: Drawing, env: BoundCard, *, 
         if own.count > 1 and own.sampling.temperature == 0:
             raise ConfigError(
                 f"the benchmark {name} asks each question {own.count} times, and rl.validate.temperature=0 gives equal "
-                "answers: set rl.validate.temperature above 0, or rl.validate.samples_per_question=1"
+                "answers: set rl.validate.temperature above 0, or rl.validate.group_size=1"
             )
         if any(form.video for form in benchmark.formats) and not read_card(env).videos:
             raise ConfigError(

@@ -1,6 +1,6 @@
 """Pass rates: k rollouts a question, each made once and remembered.
 
-The n-th rollout of a question has the seed that ``vtcli eval`` gives its n-th with ``samples_per_question``. How
+The n-th rollout of a question has the seed that ``vtcli eval`` gives its n-th with ``group_size``. How
 many are asked for, which rule asks and when it is content change no outcome.
 """
 
@@ -36,22 +36,22 @@ REASONS = 100
 @dataclass(frozen=True)
 class Rollouts:
     """``filter.rollouts``. ``early_stop`` ends a question's rollouts once its rule's verdict is certain. The same rows
-    stay, but a rate then has fewer rollouts than ``k``, those of easy or hard questions the fewest."""
+    stay, but a rate then has fewer rollouts than ``group_size``, those of easy or hard questions the fewest."""
 
-    k: int = 8
+    group_size: int = 8
     early_stop: bool = False
     concurrency: int = 64  # questions at a time
     right: str = "answer_correct"  # the signal that says so: above one half is right
 
     def __post_init__(self) -> None:
-        at_least(1, self, "k", "concurrency")
+        at_least(1, self, "group_size", "concurrency")
 
     def require(self, sampling: Sampling) -> None:
         """Raises ``ConfigError`` where all rollouts of a question would be the same."""
-        if sampling.temperature == 0 and self.k > 1:
+        if sampling.temperature == 0 and self.group_size > 1:
             raise ConfigError(
-                f"filter.rollouts.k={self.k} at temperature 0: all rollouts of a question would be the same. "
-                "Expected a temperature above 0, or k=1."
+                f"filter.rollouts.group_size={self.group_size} at temperature 0: all rollouts of a question would be "
+                "the same. Expected a temperature above 0, or group_size=1."
             )
 
 
@@ -91,7 +91,7 @@ class PassRateMeter:
     roomless: list[Trajectory] = field(default_factory=list[Trajectory])  # whose prompt left no room for a token
 
     async def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> dict[tuple[str, str], PassRate]:
-        """Of every plain question, over the first ``k`` of its rollouts.
+        """Of every plain question, over the first ``group_size`` of its rollouts.
 
         Raises:
             VtcliError: a problem for the user to solve. Finished rollouts are kept.
@@ -115,7 +115,7 @@ class PassRateMeter:
         """Names of the rollouts that follow from the row alone, so that no image of a known one is read."""
         value = [row.content, self.seed, codec.encode(self.sampling)]
         whole = hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
-        return [f"{whole}/{number}" for number in range(self.config.k)]
+        return [f"{whole}/{number}" for number in range(self.config.group_size)]
 
     def _remembered(self, row: RowFacts) -> list[AnswerOutcome | None]:
         """Returns the remembered outcome of each rollout; None: not there, or to be measured again."""
@@ -126,7 +126,7 @@ class PassRateMeter:
         ]
 
     def _left(self, row: RowFacts, known: Sequence[AnswerOutcome | None], decided: Decided) -> list[int]:
-        """The numbers of the ``k`` rollouts that are still to be made."""
+        """The numbers of the rollouts that are still to be made."""
         if not self.retry:
             return []
         first: list[Outcome] = [each.outcome for each in itertools.takewhile(bool, known) if each]
@@ -137,7 +137,7 @@ class PassRateMeter:
         """Fills the gaps of ``known``."""
         session, right, names = self.session, self.config.right, self._names(row)
         sample = await asyncio.to_thread(self.load, row)
-        members = GroupRequest(sample, self.config.k, self.seed, self.sampling).members
+        members = GroupRequest(sample, self.config.group_size, self.seed, self.sampling).members
         number_of = {request.id: number for number, request in enumerate(members)}
         wanted = [members[number] for number in self._left(row, known, decided)]
         also = {request.id: [names[number_of[request.id]]] for request in wanted}

@@ -60,16 +60,16 @@ class Validation:
     form: str | None = None  # None: the form of the last phase
     benchmarks_in: str | None = None  # folder with local copies of the run's benchmarks, which are asked as well
     prompts: int | None = 64  # evenly spread over the split, and over each benchmark; None: all
-    samples_per_question: int = 1
+    group_size: int = 1
     temperature: float = 0.0  # greedy; above it with the top_k, top_p, min_p and spans of training
     at_start: bool = True  # also of the weights that the run begins with
 
     def __post_init__(self) -> None:
         at_least(0, self, "every")
-        at_least(1, self, "samples_per_question", "prompts")
+        at_least(1, self, "group_size", "prompts")
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
-        if self.samples_per_question > 1 and self.temperature == 0:
-            raise OutOfBounds("samples_per_question", "above 1 needs a temperature above 0: greedy answers are equal.")
+        if self.group_size > 1 and self.temperature == 0:
+            raise OutOfBounds("group_size", "above 1 needs a temperature above 0: greedy answers are equal.")
 
     def due(self, updates: int, total: int) -> bool:
         """Returns True if the weights after ``updates`` of ``total`` updates are validated."""
@@ -80,7 +80,7 @@ class Validation:
     def drawn(self, training: Sampling) -> Drawing:
         """Rollouts of each question and their sampling, which above temperature 0 is otherwise that of training."""
         sampling = replace(training, temperature=self.temperature) if self.temperature else Sampling(0.0)
-        return Drawing(self.samples_per_question, sampling)
+        return Drawing(self.group_size, sampling)
 
     def require(
         self, forms: Sequence[str], checkpoint_every: int | str, best: str | None, benchmarks: Collection[str] = ()
