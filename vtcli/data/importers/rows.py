@@ -52,8 +52,7 @@ from vtcli.data.sets.own import GUESSED, Columns, named
 from vtcli.data.sets.row import RowFunction, SetRow, UnusableRow, changed, is_number
 from vtcli.data.sets.table import LISTS, row_function
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Pixels
-from vtcli.schema import Json, Sample
+from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
 from vtcli.signals.rules import RULES, score
 from vtcli.signals.scorers import numerals
@@ -180,9 +179,10 @@ def generate(
     question, shown = _question(found, record, place)
     answers = _answers(found, record, place)
     question, truth = _truth(found, question, answers, place, functools.partial(_index_alone, rows))
-    words = Words(name, item_id(name, split, item), question, str(truth.pop("letter", answers[0])))
+    answer = str(truth.pop("letter", answers[0]))
+    asked = Item(item_id(name, split, item), name, NO_PIXELS, question, "", answer, "", truth, ())
     _check_text(question, answers, place)
-    _require_own_answer(words, truth, place)
+    _require_own_answer(asked, place)
     clip, given = _medium(found, dialogues.every_image(found, place) or list(shown.own), place)
     if found.trajectory:  # only the question's images
         given = given[: texts.count(shown.text) or len(given)]
@@ -190,7 +190,7 @@ def generate(
         given = given[: texts.count(shown.text)]  # the others are of later turns
     if clip is not None:
         _check_video(turn, form, given or found.boxes, place)
-        return _filmed(words, truth, clip, rows.finder, place)
+        return replace(asked, clip=_clip(clip, rows.finder, place))
     _check_markers(given, shown, found, place)
     pixels, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
     pictures = (NO_PIXELS,) if encoded else tuple(pixels)
@@ -206,13 +206,31 @@ def generate(
         lacks = "several images" if len(given) > 1 else "neither boxes nor turn: true"
         raise place_problem(place, NO_FORM, f" has {lacks}. {WITHOUT_FORM}")
     if not turn:
-        said = targets or regions == []  # an empty list says that there is nothing to find
-        asked = _searched(words, truth | ({"boxes": targets} if said else {}), pictures, targets)
-        return replace(asked, encoded=encoded)
+        known = {"boxes": targets} if targets or regions == [] else {}  # an empty list: there is nothing to find
+        return replace(
+            asked,
+            pixels=np.ascontiguousarray(pictures[0]),
+            more=pictures[1:],
+            tool_question=zoom_question(question),
+            tool_answer=", ".join(f'"{box["label"]}": {k}' for k, box in enumerate(targets, start=1)),
+            truth=truth | known,
+            tools=(ZOOM,),
+            encoded=encoded,
+        )
     rng = stream(seed, "rotflip", split, item, purpose=2)
     coin, kind = rng.random(), 1 + int(rng.integers(5))
     limit = tool_train_augment if (form, split) == ("tool", "train") else augment
-    return _turned(words, truth, pictures, list(TRANSFORMS)[kind] if coin < limit else "none")
+    transform = list(TRANSFORMS)[kind] if coin < limit else "none"
+    page = hashlib.sha256(pictures[0].tobytes()).hexdigest()  # the same for a page in any orientation
+    return replace(
+        asked,
+        pixels=np.ascontiguousarray(TRANSFORMS[transform](pictures[0])),
+        more=pictures[1:],
+        tool_question="Turn the page upright. Which image is it?",
+        tool_answer=str(int(transform != "none")),
+        truth={**truth, "transform": transform, "kind": "field", "page": page},
+        tools=(ROTATE, FLIP),
+    )
 
 
 def reads(
@@ -423,67 +441,16 @@ def _check_markers(given: Sequence[Any], shown: texts.Message, row: SetRow, plac
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A row's task, id, question and answer."""
-
-    task: str
-    id: str
-    question: str
-    answer: str
-
-
-def _searched(
-    words: Words, truth: Mapping[str, Json], pictures: tuple[Pixels, ...], targets: Sequence[Mapping[str, Json]]
-) -> Item:
-    """Images as they are; boxes are what a crop must show."""
-    located = ", ".join(f'"{box["label"]}": {k}' for k, box in enumerate(targets, start=1))
-    return Item(
-        id=words.id,
-        task=words.task,
-        pixels=np.ascontiguousarray(pictures[0]),
-        more=pictures[1:],
-        question=words.question,
-        tool_question=zoom_question(words.question),
-        answer=words.answer,
-        tool_answer=located,
-        truth=truth,
-        tools=(ZOOM,),
-    )
-
-
-def _turned(words: Words, truth: Mapping[str, Json], pictures: tuple[Pixels, ...], transform: str) -> Item:
-    """A document, turned or flipped. ``truth.page`` tells the same page in any orientation: the SHA-256 of its upright
-    pixels."""
-    return Item(
-        id=words.id,
-        task=words.task,
-        pixels=np.ascontiguousarray(TRANSFORMS[transform](pictures[0])),
-        more=pictures[1:],
-        question=words.question,
-        tool_question="Turn the page upright. Which image is it?",
-        answer=words.answer,
-        tool_answer=str(int(transform != "none")),
-        truth={
-            **truth,
-            "transform": transform,
-            "kind": "field",
-            "page": hashlib.sha256(pictures[0].tobytes()).hexdigest(),
-        },
-        tools=(ROTATE, FLIP),
-    )
-
-
-def _filmed(words: Words, truth: dict[str, Json], given: Any, finder: media.Finder, place: Place) -> Item:
-    """A row with a video: code fetches its frames, and the prompt shows none."""
+def _clip(given: Any, finder: media.Finder, place: Place) -> Footage:
+    """The video of a row: code fetches its frames, and the prompt shows none."""
     path = given.get("path") if isinstance(given, Mapping) else given
     ending = Path(path).name if isinstance(path, str) and Path(path).suffix else NAME
-    data = media.read(given, "video", finder, place)
     try:
-        clip = Footage.read(data, ending, f"the video of {place}")
+        return Footage.read(media.read(given, "video", finder, place), ending, f"the video of {place}")
+    except RowProblem:
+        raise
     except InputError as error:
         raise RowProblem(place, "a video that cannot be read", str(error)) from error
-    return Item(words.id, words.task, NO_PIXELS, words.question, "", words.answer, "", truth, (), clip)
 
 
 def _refuse_slips(columns: Iterable[str], where: str, known: tuple[str, ...]) -> None:
@@ -572,21 +539,20 @@ UNSCORED = ("judge", "choices", "formula", "values", "counts")
 choice already."""
 
 
-def _require_own_answer(words: Words, truth: Mapping[str, Json], place: Place) -> None:
+def _require_own_answer(asked: Item, place: Place) -> None:
     """Raises ``RowProblem`` for an answer that is wrong under its own rule: no reply could be right."""
-    rule = str(truth["rule"])
+    rule = str(asked.truth["rule"])
     if rule in UNSCORED:
         return
-    sample = Sample(words.id, words.task, "answer", "train", words.question, words.answer, (), (), truth)
     try:
-        right = score(sample, words.answer)[1]
+        right = score(asked.sample("answer", "train", ()), asked.answer)[1]
     except (InputError, ValueError, LookupError, TypeError):  # it needs more of a row than there is
         right = 0
     if not right:
         raise place_problem(
             place,
             "an answer that is wrong under its own rule",
-            f": its answer {words.answer[:100]!r} is wrong under its own rule {rule!r}, so no reply could be right. "
+            f": its answer {asked.answer[:100]!r} is wrong under its own rule {rule!r}, so no reply could be right. "
             "Write it as the rule reads it, or give another rule.",
         )
 
