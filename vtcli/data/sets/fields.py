@@ -30,6 +30,8 @@ def every(record: Record, *paths: str) -> list[Any]:
     """All values that are there, in the order of the paths; a path may have ``*``, whose columns come in the order of
     their numbers. Paths one after the other that differ in their file's ending are one: ``*png`` and ``*jpg`` of a
     picture 0 and a picture 1."""
+    if not any("*" in path for path in paths):
+        return [value for path in paths if (value := look(record, path)) not in (None, "")]
     groups = [
         (stem, list(members)) for stem, members in itertools.groupby(paths, key=lambda path: _ENDING.sub("", path))
     ]
@@ -53,6 +55,8 @@ def look(record: Any, path: str) -> Any:
     >>> look({"extra": '{"box": [1, 2]}', "0.jpg": b"x"}, "extra.box.1"), look({"0.jpg": b"x"}, "0.jpg")
     (2, b'x')
     """
+    if isinstance(record, dict) and path in record:  # most rows: asking for a Mapping takes ten times as long
+        return cast("Record", record)[path]
     if isinstance(record, Mapping) and path in record:
         return cast("Record", record)[path]
     name, _, rest = path.partition(".")
