@@ -40,4 +40,4 @@ def plan(
         argv, why = room.with_scale("rl", argv)  # as the command that is planned, on this machine
         if why is not None:
             say(why)
-    raise typer.Exit(cost.command(argv, cost.PlanOptions(json, measure, constants, fit)))
+    raise typer.Exit(cost.command(argv, as_json=json, measure=measure, constants=constants, fit=fit))

@@ -144,17 +144,12 @@ def _learner(bench: _Bench, peak: float) -> dict[str, float]:
         bench.model.zero_grad()
 
     few, many = _seconds(lambda: step(small)), _seconds(lambda: step(large))
-    rows = _row_flops(bench, len(ids))
+    # All rows share one picture, which passes the vision tower once; it counts as overhead.
+    rows = text_flops(bench.arch, len(ids)) + head_flops(bench.arch, SAID)  # of a row's forward pass
     slope = (many - few) / (large - small)  # seconds of a row
     overhead = max(few - small * slope, 1e-6)
     layers = bench.arch.text.layers + bench.arch.vision.depth
     return {"matmul_efficiency": 3 * rows / slope / peak, "layer_overhead_s": overhead / layers * 4 / 3}
-
-
-def _row_flops(bench: _Bench, length: int) -> float:
-    """FLOPs of a row's forward pass. All rows share one picture, which passes the vision tower once; it counts as
-    overhead."""
-    return text_flops(bench.arch, length) + head_flops(bench.arch, SAID)
 
 
 def _decoding(bench: _Bench, rows: int = 32, tokens: int = 32) -> float:

@@ -101,12 +101,8 @@ def load_model(family: Family, dtype: str = "float32", device: str | None = "cpu
             f"cannot load a {family.name} model from {family.folder}: {told[:300]} Expected config.json and weights "
             "that go with it, whole: copy or download the folder again."
         ) from error
-    model = model.to(device or _torch_device()).eval()
+    model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
     return attention.use(model) if family.packs else model
-
-
-def _torch_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass

@@ -236,47 +236,34 @@ def read_measured(path: Path) -> Calibration:
         ) from error
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """Options of the command."""
-
-    json: bool
-    measure: bool
-    constants: Path | None
-    fit: bool = False
-
-
-def command(argv: Sequence[str], options: PlanOptions) -> int:
-    """Prints the plan, and returns the exit code: 3 for a run that does not fit."""
+def command(argv: Sequence[str], *, as_json: bool, measure: bool, constants: Path | None, fit: bool) -> int:
+    """Prints the plan, and returns the exit code: 3 for a run that does not fit. ``measure`` measures the constants
+    first; they are kept in ``constants``, by default beside the artifacts."""
     from rich.console import Console
 
     from vtcli.report import plans
     from vtcli.report.printing import page_width, print_all
 
     console = Console()
-    if options.measure:
+    if measure:
         from vtcli.engines import calibrate
 
         tiny = compose.load("plan", ["scale=tiny", *(a for a in argv if a.startswith("home="))]).values
-        path = options.constants or Path(str(tiny["home"])) / MEASURED
+        path = constants or Path(str(tiny["home"])) / MEASURED
         calibrate.write(path, tiny["model"]["family"], tiny["model"]["architecture"])
         console.print(f"written to {path}")
         if not any(a.startswith("cluster=") for a in argv):
-            print_all([plans.constants(_constants(path))], console, page_width())
+            found = read_measured(path)
+            print_all([plans.constants(Constants().with_measured(found.constants, found.where))], console, page_width())
             return 0
-    made = run(argv, options.constants)
-    if options.fit:
+    made = run(argv, constants)
+    if fit:
         made = advised(made)
-    if options.json:
+    if as_json:
         console.print_json(json.dumps(made.as_json()))
-    elif options.fit:
+    elif fit:
         console.print(plans.fit(made), highlight=False, soft_wrap=True)
     else:
         print_all(plans.tables(made), console, page_width())
-    possible = made.advice is not None if options.fit else made.memory.fits
+    possible = made.advice is not None if fit else made.memory.fits
     return 0 if possible else 3
-
-
-def _constants(path: Path) -> Constants:
-    found = read_measured(path)
-    return Constants().with_measured(found.constants, found.where)

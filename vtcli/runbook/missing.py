@@ -453,19 +453,17 @@ ROWS_PER_S, SFT_STEPS_PER_S, ROLLOUTS_PER_S = 300, 9, 40
 
 
 def _rows(values: Mapping[str, Any]) -> int:
+    """Rows that a synth makes, as far as its configuration has their number."""
     demos = at(values, "synth.demos.rows")
     if demos:
         return sum(int(count or 0) for kinds in demos.values() for count in (kinds or {}).values())
     tasks = cast("Mapping[str, Any]", at(values, "data.tasks") or {})
-    splits, forms = ("train", "validation", "test"), cast("Sequence[str]", at(values, "synth.forms") or ())
-    return sum(rows or 0 for split in splits for rows in rows_by_task(tasks, split, forms))
-
-
-def rows_by_task(tasks: Mapping[str, Any], split: str, forms: Sequence[str]) -> list[int | None]:
-    """Rows of a split of each task of ``conf/data`` in these forms, as far as the task has them; None where it does not
-    say."""
-    found = ((task.get(split), set(task.get("forms") or forms) & set(forms)) for task in tasks.values())
-    return [None if number is None else int(number) * len(own) for number, own in found]
+    forms = set(cast("Sequence[str]", at(values, "synth.forms") or ()))
+    return sum(
+        int(task.get(split) or 0) * len(set(task.get("forms") or forms) & forms)
+        for task in tasks.values()
+        for split in ("train", "validation", "test")
+    )
 
 
 def _duration(seconds: float) -> str:
