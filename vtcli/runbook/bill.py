@@ -120,7 +120,10 @@ def _figures(step: Step, job: compose.Job, books: _Books) -> tuple[Figures, Mapp
     if step.verb == "sft":
         section = values["sft"]
         count = min(math.fsum(rows.values()), section["rows"] or math.inf) if rows else section["rows"] or UNKNOWN
-        hours = plan and section["epochs"] * count * row_s(plan) * plan.cluster.gpus / 3600
+        hours = None
+        if plan is not None:  # a row costs what learning from a trajectory does
+            row_s = plan.time.learner / (plan.work.learnt * plan.work.group_size)
+            hours = section["epochs"] * count * row_s * plan.cluster.gpus / 3600
         return Figures(rows=count, gpu_hours=hours, disk_gib=_disk(plan)), {}
     if step.verb == "rl":
         rl = values["rl"]
@@ -206,20 +209,11 @@ def tries(job: compose.Job) -> int:
     return int(config.rollouts.group_size) * sum(bool(needs(config.rules, fact)) for fact in ROLLED)
 
 
-def rollout_s(plan: Plan) -> float:
-    """Seconds of all GPUs together for one trajectory."""
-    return (plan.time.images + plan.time.generation + plan.time.tools) / (plan.work.prompts * plan.work.group_size)
-
-
-def row_s(plan: Plan) -> float:
-    """Seconds of all GPUs together for learning from one trajectory."""
-    return plan.time.learner / (plan.work.learnt * plan.work.group_size)
-
-
 def _hours(plan: Plan | None, rollouts: float | None) -> float | None:
     if plan is None or rollouts is None:
         return None
-    return rollouts * rollout_s(plan) * plan.cluster.gpus / 3600
+    seconds = plan.time.images + plan.time.generation + plan.time.tools  # of all GPUs together, for a step's rollouts
+    return rollouts * seconds / plan.work.trajectories * plan.cluster.gpus / 3600
 
 
 def _disk(plan: Plan | None) -> float | None:
