@@ -48,6 +48,7 @@ def turn_level(
     0.25, so the turns get 1 - 0.2, 1 + 0.2, 1.
     """
     out = group_mean(groups, std=std, mask_exceeded=mask_exceeded)
+    # over the batch, not the group: CodeDance compares a turn with all turns of the step (8.1)
     pool = [value for group in groups for member in group.members for value in _early_turns(member)]
     if not pool:
         return out

@@ -58,7 +58,7 @@ def filter_and_rank(
     group and the first member of the first.
     """
     kept: list[list[Credit]] = [[None] * len(values) for values in credit]
-    room = wanted
+    room = wanted  # best groups first, so the last one that fits may be cut in its middle
     for i in _ranked(groups, drop_equal, rank):
         for j, (member, value) in enumerate(zip(groups[i].members, credit[i], strict=True)):
             fits = member.trajectory.stop not in drop_stops and _shows_enough(member.trajectory, drop_imageless)

@@ -88,7 +88,7 @@ class Continuation:
 def cut_turns(trajectory: Trajectory, cut: Literal["first", "last"]) -> int | None:
     """Number of turns up to the first or last observation with an image that the policy went on from; None without."""
     turns = trajectory.turns
-    found = [
+    found = [  # only where the policy went on: after a last observation it wrote nothing that could change
         i + 1
         for i, (turn, after) in enumerate(pairwise(turns))
         if isinstance(turn, EnvTurn) and turn.observation.images and isinstance(after, PolicyTurn)
@@ -115,6 +115,7 @@ def choose(sources: Sequence[ProbeSource], most: int, seed: int) -> list[ProbeSo
     other sources' number, as a resumed evaluation may have more of them: one more changes one at most.
     """
     piles: dict[str, dict[str, int]] = defaultdict(dict)
+    # an order by chance that belongs to each trajectory alone, whichever others there are
     numbers = [derive_seed(seed, "probe", source.scored.trajectory.id) for source in sources]
     for i in sorted(range(len(sources)), key=numbers.__getitem__):
         sample = sources[i].scored.trajectory.sample
@@ -145,6 +146,7 @@ class ProbePlanner:
             prefix = Prefix(stored, source.turns, shown, condition)
             for key in [(stored.id, condition, number) for number in range(self.probe.continuations)]:
                 sample = self.samples[stored.sample.form, stored.sample.id]
+                # without the condition: continuations of one number draw the same uniforms under each picture
                 seed = derive_seed(self.seed, "probe", stored.id, key[2])
                 yield key, RolloutRequest(sample, seed, self.sampling(sample.task), prefix)
 
@@ -157,13 +159,14 @@ class ProbePlanner:
         if condition == ORIGINAL:
             return originals
         earlier = [each for each in stored.turns[: source.turns - 1] if isinstance(each, EnvTurn)]
+        # images are numbered over the trajectory: the question's, then those of the earlier observations
         start = len(stored.sample.images) + sum(len(each.observation.images) for each in earlier)
         rng = np.random.default_rng(derive_seed(self.seed, "picture", stored.id, condition))
         other = self._other(stored.sample)
         found: list[ImageRef] = []
         for index in range(start, start + len(originals)):
             pixels = CONDITIONS[condition](ToolPicture(stored, index, self.images, other, rng))
-            if pixels is None:
+            if pixels is None:  # say, no true boxes: the condition is left out of this trajectory and counted
                 return None
             found.append(self.images.add(pixels, None, {"op": "replaced", "condition": condition}))
         return tuple(found)

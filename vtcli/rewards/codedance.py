@@ -96,6 +96,7 @@ def group_scale(signals_G: Sequence[Signals], weights: Sequence[CodedanceWeights
     """d(mu) of a group; None when no member's answer was judged."""
     scores: list[float] = []
     for signals, weight in zip(signals_G, weights, strict=True):
+        # an unjudged member is neither right nor wrong, so it moves the group's difficulty in no direction
         right = None if broken(signals) else need(signals, "answer_correct")
         if right is not None and scaling.mu == "accuracy":
             scores.append(float(right))
@@ -115,6 +116,7 @@ def turn_returns(turn_calls: Sequence[Sequence[str]], turns: Turns) -> tuple[flo
     Failed, fine, failed, answer: -0.5 + 0.2 (0 + 0.2 (-0.5)) = -0.52, then -0.1, -0.5 and 0.
     """
     returns = [0.0] * len(turn_calls)
+    # backwards, as each return needs the next one's; the last turn answers and keeps 0
     for t in range(len(turn_calls) - 2, -1, -1):
         failed = any(status != "ok" for status in turn_calls[t])
         returns[t] = (turns.penalty if failed else 0.0) + turns.discount * returns[t + 1]
@@ -125,6 +127,7 @@ def _one(signals: Signals, weights: CodedanceWeights, scale: float | None, turns
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     statuses = [status for turn in calls for status in turn]
     rho = statuses.count("ok") / len(statuses) if statuses else 0.0
+    # Without a good call, or without a tool term, the part is 0 whatever the answer: no judge is needed for it.
     tool = 0.0 if rho * weights.tool == 0.0 else None
     if tool is None and right is not None and term == "conditional":
         tool = weights.tool * float(right > 0.5)

@@ -111,6 +111,7 @@ def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
             "(signals.code.searches names those that are visual searches), or set the reward's steps.assume_search"
         )
     usual = _evidence(signals, len(lines)) if search else [0.0] * len(lines)
+    # a red line counts whatever the step's picture shows, so it needs no verdict of the judge
     return [steps.red_line if crossed else score for score, crossed in zip(usual, lines, strict=True)]
 
 
@@ -129,7 +130,7 @@ def _evidence(signals: Signals, count: int) -> Sequence[float | None]:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    if len(known) < len(values):  # a mean of the judged steps alone would pay for steps that a judge cannot read
         return None
     return sum(known) / len(known) if known else 0.0
 

@@ -116,6 +116,7 @@ def play(signals: Signals) -> Play:
             "truth of the sample does not say; give truth.required in the data, [] where none is needed, or truth.boxes"
         )
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
+    # False: the host did the operation again and got other pixels, so the claim is forged; None: it could not be tested
     seen = [entry for entry in need(signals, "operations") if entry["verified"] is not False]
     proven = [entry for entry in seen if entry["verified"]]
     names, required = [entry["name"] for entry in seen], tuple(need(signals, "required"))
@@ -143,6 +144,7 @@ def necessity(plays: Sequence[Play], rules: Rules = RULES) -> float:
     judged = [p for p in plays if p.right is not None]
     plus = [p for p in judged if _compared(p, rules)]
     minus = [p for p in judged if not _compared(p, rules)]
+    # more than one success without a tool: the question does not need one, so none is suggested
     if not plus or not minus or sum(bool(p.right) for p in minus) > 1:
         return 0.0
     plus_accuracy, minus_accuracy = (sum(bool(p.right) for p in part) / len(part) for part in (plus, minus))
@@ -160,6 +162,7 @@ def _terms(p: Play, kept: float, gain: float, weights: CodevisionWeights, rules:
         "exact": weights.strategy * weights.exact * float(_exact(p, rules)),
         "suggested": _if_right(p, weights.strategy * weights.suggested * suggested),
         "emergent": _if_right(p, weights.strategy * weights.emergent * float(bool(_optional(p, rules)))),
+        # 0.0 - x, as -x would be -0.0 where nothing is taken off, and logs would show a cost
         "turn_limit": 0.0 - weights.penalty * weights.turn_limit * _turns_over(p, rules),
         "spurious": 0.0 - weights.penalty * weights.spurious * _spurious(p, rules),
         "poor_reasoning": _if_right(p, -weights.penalty * weights.poor_reasoning * float(poor)),

@@ -50,6 +50,8 @@ def _one(
     statuses = [status for turn in need(signals, "turn_calls") for status in turn]
     count = sum(status in counted for status in statuses)
     answer = None if right is None else scaled(1.0, need(signals, "answer_score")) if graded else float(right == 1)
+    # None where calls would be paid if only the answer were judged; without a counted call the verdict changes nothing
     tool = 0.0 if count == 0 else None if right is None else per_call * count * (right == 1)
+    # of every call, counted or not: a refused one is a call as well
     cost = costs[0] * len(statuses) + costs[1] * sum(status in FAILED for status in statuses)
     return verdict({"answer": answer, "tool": tool} | ({"cost": -cost} if any(costs) else {}))

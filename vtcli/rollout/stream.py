@@ -135,7 +135,7 @@ class _Run:
             await places.enter()
         try:
             found = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
-            length = None if found.stop is Stop.BROKEN else found.length
+            length = None if found.stop is Stop.BROKEN else found.length  # a broken one teaches nothing about lengths
         finally:
             if places is not None:
                 places.leave(length)
@@ -156,6 +156,7 @@ class _Run:
         else:
             verdicts = rewards.verdicts(reward, [signals for _, signals in found])
             scored = tuple(Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
+        # here, where the reward has a name: one NaN would make every advantage of the group NaN
         rewards.require_finite(reward, (each.verdict for each in scored))
         self.done[place] = group = Group(scored[0].trajectory.sample, scored)
         if full is not None and full(group):

@@ -84,6 +84,7 @@ class Pair:
 def compare(found: Sequence[Facts], rows: Sequence[RecipeTotals], shown: int, seed: int) -> tuple[Pair, ...]:
     """Compare every pair of recipes with common trajectories, form by form, with ``shown`` cases in each direction."""
     pairs: list[Pair] = []
+    # by form, because a recipe may score the forms by rewards of two phases, whose totals do not compare
     for form in sorted({facts.form for facts in found}):
         inside = [i for i, facts in enumerate(found) if facts.form == form]
         facts = [found[i] for i in inside]
@@ -118,6 +119,7 @@ def save(folder: Path, found: Sequence[Facts], matrix: Matrix) -> None:
     columns |= {row.recipe: pa.array(row.totals, pa.float64()) for row in matrix.rows}
     with disk.checked(folder, "write the matrix to"):
         pq.write_table(pa.table(columns), folder / "matrix.parquet", compression="zstd")
+    # totals are columns of the table; JSON would repeat each of them as text
     light = replace(matrix, rows=tuple(replace(row, totals=()) for row in matrix.rows))
     disk.write_atomic(folder / "matrix.json", json.dumps(codec.encode(light), indent=1).encode())
 

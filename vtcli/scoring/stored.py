@@ -81,7 +81,7 @@ def find(store: ArtifactStore, given: str) -> TrajectorySource:
         InputError: nothing is there, it is damaged, or it holds no trajectories.
     """
     path = Path(given)
-    home = path.parent if path.is_file() else path
+    home = path.parent if path.is_file() else path  # a file inside an artifact stands for the artifact
     if not path.exists() or (home / MANIFEST).is_file():
         artifact = _resolve(store, given if not path.is_file() else str(home))
         files = (path,) if path.is_file() else trajectory_files(artifact.path, f"{artifact.ref}, a {artifact.kind},")
@@ -124,6 +124,7 @@ def trajectories(store: ArtifactStore, source: TrajectorySource) -> TrajectorySo
     if source.artifact is None or not source.artifact.manifest.parents:
         raise InputError(f"{source.name} holds scores. Give the trajectories that they were made of.")
     parent = source.artifact.manifest.parents[0]
+    # the store that the scores lie in comes first: NAME:vN of another store may be something else
     beside = source.artifact.path.parent.parent / parent.ref.replace(":", "/")
     found = find(store, str(beside) if beside.is_dir() else parent.ref)
     if found.digest != parent.digest:
@@ -151,7 +152,7 @@ def read(source: TrajectorySource) -> Iterator[tuple[Facts, Signals, Trajectory 
     """
     seen: dict[str, str] = {}
     for path in source.files:
-        if records.torn(path):
+        if records.torn(path):  # its writer was killed in the middle of a line
             print_line(f"vtcli: the last line of {path} is cut off and is left out")
         for number, record in enumerate(records.read(path, Scored, Trajectory, Score), start=1):
             found = _of(record)
@@ -182,6 +183,7 @@ def groups(found: Sequence[Facts], size: int | None) -> list[list[int]]:
     Members share sample, form and policy version: the rollouts of a question under one set of weights. A sample that
     one step drew twice is two groups: with ``size``, a new group begins after so many members.
     """
+    # several epochs ask a question again, with other weights: the version keeps their rollouts apart
     piles: dict[tuple[str, str, int | None], list[int]] = {}
     for question, run in itertools.groupby(range(len(found)), lambda i: (found[i].sample, found[i].form)):
         members = list(run)

@@ -66,10 +66,10 @@ def agree(rated: Sequence[RatedItem], seed: int) -> Agreement:
     b = np.array([r.b for r in both], dtype=np.float64)
     names, at_a, at_b = _levels(a, b)
     size = len(names)
-    cells = np.zeros((len(both), size * size + 1))
+    cells = np.zeros((len(both), size * size + 1))  # (N, K * K + 1): one cell of the table each, and a - b
     cells[np.arange(len(both)), at_a * size + at_b] = 1.0
     cells[:, -1] = a - b
-    sums = cluster_sums([r.question for r in both], cells)
+    sums = cluster_sums([r.question for r in both], cells)  # (Q, K * K + 1), what resampling draws from
     total = sums.sum(axis=0)
     table = total[:-1].reshape(size, size)
     questions = len(sums)
@@ -126,8 +126,9 @@ def _raw(sums: Floats) -> Floats:
 def _kappa(sums: Floats) -> Floats:
     shares = _tables(sums)
     seen = np.trace(shares, axis1=1, axis2=2)
-    chance = (shares.sum(axis=1) * shares.sum(axis=2)).sum(axis=1)
+    chance = (shares.sum(axis=1) * shares.sum(axis=2)).sum(axis=1)  # (R,): products of the margins
     with np.errstate(invalid="ignore", divide="ignore"):
+        # one level for every item: kappa is 0 / 0, so there is none
         return np.where(chance < 1 - 1e-12, (seen - chance) / (1 - chance), np.nan)
 
 

@@ -146,9 +146,10 @@ def mcnemar(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
     """
     from scipy.stats import binomtest
 
-    a, b = np.asarray(after) > 0.5, np.asarray(before) > 0.5
+    a, b = np.asarray(after) > 0.5, np.asarray(before) > 0.5  # (n,) each
     n, both, neither = len(a), int((a & b).sum()), int((~a & ~b).sum())
     won, lost = int((a & ~b).sum()), int((b & ~a).sum())
+    # pairs that agree say nothing about which model is better, so the test looks at the others alone
     p = float(binomtest(won, won + lost, 0.5).pvalue) if won + lost else 1.0
     p_after, p_before = (both + won) / n, (both + lost) / n
     (l1, u1), (l2, u2) = _wilson_bounds(p_after, n), _wilson_bounds(p_before, n)
@@ -204,8 +205,8 @@ def sign_flip(differences: Sequence[float], seed: int) -> SignFlip:
 
 @lru_cache(maxsize=4096)  # a report states the same differences in tables and files
 def _sign_flip(differences: bytes, seed: int) -> SignFlip:
-    d = np.frombuffer(differences, dtype=np.float64)
-    means, exact = _halves(d, seed)
+    d = np.frombuffer(differences, dtype=np.float64)  # (n,)
+    means, exact = _halves(d, seed)  # (N, 2)
     rounding = 1e-9 * np.abs(d).max()  # equal sums in another order of addition count as equal
     means[np.abs(means) < rounding] = 0.0
     lows, highs = np.sort(means.min(axis=1)), np.sort(means.max(axis=1))[::-1]
@@ -235,7 +236,7 @@ def _halves(d: Floats, seed: int) -> tuple[Floats, bool]:
         flipped = rng.integers(0, 2, (len(at), len(d)), dtype=np.int8).astype(np.float64)
         if exact:
             flipped[:, few] = (at[:, None] // times >> np.arange(len(few))) & 1
-        sums, counts = flipped @ d, flipped.sum(axis=1)
+        sums, counts = flipped @ d, flipped.sum(axis=1)  # (batch,) each: of the flipped differences
         with np.errstate(invalid="ignore", divide="ignore"):
             gone, kept = sums / counts, (d.sum() - sums) / (len(d) - counts)
         whole = (counts == 0) | (counts == len(d))  # every mean is as extreme as one over no difference

@@ -137,10 +137,11 @@ class Draft:
         """
         with disk.checked(self.path, "finish the artifact in"):
             (self.path / MANIFEST).unlink(missing_ok=True)  # of an earlier attempt that was killed before its rename
-            files = seal(self.path)
+            files = seal(self.path)  # outside the lock: hashing a model takes minutes, a rename none
             share(self.path, files, self.store.newest(self.name))
             parents = tuple(Parent(p.ref, p.kind, p.digest, p.manifest.run_id) for p in self.parents)
             with self.store.lock(self.name):
+                # the number is chosen under the lock, so two writers of one name get two versions
                 version = self.store.newest_version(self.name) + 1
                 manifest = Manifest(
                     schema_version=SCHEMA_VERSION,
@@ -164,9 +165,9 @@ class Draft:
                 )
                 write(self.path, manifest)
                 target = self.store.root / self.name / f"v{version}"
-                self.path.rename(target)
-                disk.fsync_dir(target.parent)
-        _make_read_only(target)
+                self.path.rename(target)  # from here on readers see the version, whole
+                disk.fsync_dir(target.parent)  # the new name survives a power cut as well
+        _make_read_only(target)  # last: a kill before it leaves a whole version that is merely writable
         return Artifact(self.name, version, target, manifest)
 
 
@@ -226,6 +227,7 @@ class ArtifactStore:
         """The newest undamaged artifact that was made for exactly this fingerprint."""
         found = [a for a in self.ls() if fingerprint and a.manifest.fingerprint == fingerprint]
         found.sort(key=lambda a: (a.manifest.created, a.version), reverse=True)
+        # a damaged one is made again, not returned: its fingerprint holds, its files do not
         return next((a for a in found if not file_problems(a)), None)
 
     def add(self, folder: Path) -> Artifact:
@@ -248,6 +250,7 @@ class ArtifactStore:
         details = {name: getattr(made, name) for name in kept}
         with self.draft(made.name, made.kind, summary={**made.summary, "added": added}, **details) as draft:
             with disk.checked(draft.path, "copy the artifact to"):
+                # names come from a foreign manifest: opened_below follows no link out of either folder
                 for entry in made.files:
                     with (
                         opened_below(source.path, entry.path) as old,
@@ -269,6 +272,7 @@ class ArtifactStore:
         with ExitStack() as stack:
             with self.lock(name):
                 _clear_stale_drafts(folder)
+                # held while the draft is written: it tells this draft from those that killed writers left
                 stack.enter_context(disk.locked(held, 0, "a draft"))
             try:
                 with disk.checked(path, "make the folder"):
@@ -312,7 +316,7 @@ class ArtifactStore:
             for path in (f / f"v{version}" for f in folders for version in sorted(_versions(f))):
                 try:
                     good.append(load(path))
-                except InputError as error:
+                except InputError as error:  # one damaged manifest does not hide all other artifacts
                     bad.append(str(error))
         return good, bad
 

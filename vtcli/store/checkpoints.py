@@ -55,6 +55,7 @@ class Checkpoints:
 
     def latest(self) -> tuple[int, Path] | None:
         """The newest whole checkpoint and its number of finished steps."""
+        # done.json is written last, so a folder that has one is whole; step numbers have six digits, so names sort
         found = sorted(self.folder.glob("step-*/done.json")) if self.folder.is_dir() else []
         if not found:
             return None
@@ -67,7 +68,7 @@ class Checkpoints:
             value = json.loads(done.read_text()).get("value")
             if value is not None and math.isfinite(value):
                 found.append((float(value), done.parent))
-        choose = max if self.mode == "max" else min
+        choose = max if self.mode == "max" else min  # both keep the first of equals: the earliest checkpoint
         return choose(found, key=lambda item: item[0])[1] if found else None
 
     def resume(self) -> tuple[int, Path] | None:
@@ -76,7 +77,7 @@ class Checkpoints:
         sizes: Mapping[str, Any] = json.loads((found[1] / "done.json").read_text())["logs"] if found else {}
         for log in self.logs:
             if log.exists():
-                records.truncate(log, int(sizes.get(log.name, 0)))
+                records.truncate(log, int(sizes.get(log.name, 0)))  # a later row would be in it twice after the resume
         return found
 
     @property
@@ -114,10 +115,10 @@ class Checkpoints:
             done = {"steps": steps, "logs": dict(sizes), "value": value}
             disk.write_atomic(self.draft / "done.json", json.dumps(done).encode())
             target = self.folder / f"step-{steps:06d}"
-            shutil.rmtree(target, ignore_errors=True)
+            shutil.rmtree(target, ignore_errors=True)  # of a run that went on from an earlier checkpoint
             self.draft.rename(target)
             disk.fsync_dir(self.folder)
-        best = self.best()
+        best = self.best()  # may be older than the newest ``keep``
         for old in sorted(self.folder.glob("step-*"))[: -self.keep]:
             if old != best:
                 shutil.rmtree(old, ignore_errors=True)

@@ -94,7 +94,7 @@ def replaced(path: Path, durable: bool = True) -> Generator[Path]:
             if durable:
                 fsync_file(temp)
             temp.replace(path)
-        except BaseException:
+        except BaseException:  # Ctrl-C and a cancelled task leave no temporary file either
             temp.unlink(missing_ok=True)
             raise
         if durable:
@@ -132,7 +132,7 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
             os.pwrite(handle, f"{os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         yield
     finally:
-        if handle in _held:
+        if handle in _held:  # a forked worker has closed its copy, and the parent's lock is not its to remove
             _held.discard(handle)
             with suppress(OSError):
                 path.unlink(missing_ok=True)  # while it is held: see ``_open_locked``
@@ -170,7 +170,7 @@ def _holder(path: Path) -> str:
 def is_free(path: Path) -> bool:
     """True if no process holds the lock ``path``, which need not exist."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # without O_CREAT: a look makes no file
     except FileNotFoundError:
         return True
     try:

@@ -156,12 +156,13 @@ class Retention:
         """
         if isinstance(self.keep, str):
             return
+        # the step's share; the shares of all steps add up to ``keep``, whatever the remainder
         count = self.keep * (step + 1) // self.steps - self.keep * step // self.steps
         mine = [own[place].members[n].trajectory for place, n in chosen(everyone, count, step) if place in own]
         found = [KeptImages(trajectory.id, step, shas(trajectory)) for trajectory in mine]
-        for sha in {sha for each in found for sha in each.images}:
+        for sha in {sha for each in found for sha in each.images}:  # a group's members share the question's image
             link(self.folders.find(sha), image_file(self.work / "images", sha))
-        records.append(self.log(rank), found)
+        records.append(self.log(rank), found)  # after the links: a logged image is there
         if rank == 0:
             self.folders.drop(step, self._needed())
 
