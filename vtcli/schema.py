@@ -30,6 +30,7 @@ class Stop(StrEnum):
     MAX_IMAGES = "max_images"
     MAX_TIME = "max_time"  # the deadline of a question to vtcli serve
     CALL_FAILED = "call_failed"  # a call failed, or a turn was cut off, where the protocol ends there
+    ENDED = "ended"  # the world was over
     BROKEN = "broken"  # ours or the engine's fault: no verdict, no gradient
 
 
@@ -133,7 +134,7 @@ class CallResult:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """Environment's answer to one policy turn: text with one ``<image>`` per entry of ``images``. With ``ends`` it
-    is recorded and the trajectory is over (``Stop.CALL_FAILED``)."""
+    is recorded and the trajectory is over (``Stop.CALL_FAILED``, or ``Stop.ENDED`` if no call failed)."""
 
     text: str
     images: tuple[ImageRef, ...]

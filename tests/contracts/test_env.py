@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,14 @@ from fakes import (
     tagged,
     written,
 )
+from grid_world import GridWorld
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from outside import somebody
 from qwen_views import sizing
 
 from vtcli.config.binding import bind
+from vtcli.envs import gym_world
 from vtcli.envs.card import EnvCard, EnvInputs, read_card
 from vtcli.envs.code import RunLostError
 from vtcli.families.calls import format_call, parse_answer, parse_calls
@@ -48,6 +51,7 @@ GOOD = {
     **{name: written(name, "plt.show()") for name in CODE_CARDS},
     "native": format_call("image_rotate_tool", {"angle": 90}),
     "mini_o3": '<grounding>{"bbox_2d": [0.25, 0.5, 1, 1], "source": "original_image"}</grounding>',
+    "gymnasium": format_call("act", {"action": "right"}),
     "from outside": "<look>10 10 60 60</look>",
 }
 """A call that each card carries out. The first test fails for a card without a call."""
@@ -55,14 +59,18 @@ FAILING = {
     **{name: written(name, "plt.show()") for name in CODE_CARDS},
     "native": format_call("image_rotate_tool", {"angle": 45}),
     "mini_o3": '<grounding>{"bbox_2d": [1, 1, 0, 0], "source": "original_image"}</grounding>',
+    "gymnasium": format_call("act", {"action": "up"}),
 }
 VIDEO = "pyvision_video"
+MCP = "mcp"
+"""Its connection belongs to one event loop: tests/envs/test_mcp_server.py."""
 
 
 def cards() -> dict[str, EnvCard]:
-    found = {"native": native_card(), "from outside": read_card(somebody().look)}
+    grid = gym_world.card(make=partial(GridWorld, 9), actions={"left": 0, "right": 1})
+    found = {"native": native_card(), "gymnasium": grid, "from outside": read_card(somebody().look)}
     for path in sorted(CODE_CONF.glob("*.yaml")):
-        if path.stem not in found:
+        if path.stem not in (*found, MCP):
             found[path.stem] = read_card(bind(yaml.safe_load(path.read_text()), "env"))
     return found
 
@@ -79,6 +87,8 @@ class World:
         """An image of 200 x 150 pixels, seen as 196 x 140, or a video."""
         if name == VIDEO:
             return make_sample(images=(), videos=(self.video,), **changes)
+        if name == "gymnasium":
+            changes["truth"] = {gym_world.SEED: 3}
         return make_sample(self.store, pixels=make_pixels(3, 200, 150), **changes)
 
     def opened(self, name: str, *results: Any, offered: bool = True) -> tuple[Env, FakeRunner, Sample]:
@@ -129,7 +139,8 @@ def step(env: Env, text: str, images: Sequence[ImageRef], store: ImageStore) -> 
 
 
 def test_every_environment_of_the_package_is_under_this_contract() -> None:
-    assert set(CARDS) == set(GOOD) == {path.stem for path in CODE_CONF.glob("*.yaml")} | {"from outside"}
+    files = {path.stem for path in CODE_CONF.glob("*.yaml")} - {MCP}
+    assert set(CARDS) == set(GOOD) == files | {"from outside"}
     assert {name for name, card in CARDS.items() if card.runner} == set(CODE_CARDS)
 
 

@@ -22,7 +22,7 @@ import vtcli.rewards
 from vtcli.config.binding import bind
 from vtcli.errors import ConfigError
 from vtcli.protocols import Reward
-from vtcli.rewards import codedance, codev, codevision, consistency, deepeyes, grpo_accuracy, pyvision, toolsrl
+from vtcli.rewards import codedance, codev, codevision, consistency, deepeyes, grpo_accuracy, pyvision, toolsrl, world
 from vtcli.rewards import verdicts as checked
 from vtcli.schema import Signals
 
@@ -39,11 +39,12 @@ NEEDS: Mapping[Any, tuple[str, ...]] = {
     toolsrl.stage1: ("format_ok",),
     toolsrl.stage2: ("answer_score", "format_ok"),
     toolsrl.combined: ("answer_score", "format_ok"),
+    world.total: ("world_reward",),
     BRIEF.func: ("letters",),
 }
 """The signals that each reward needs by its defaults. The first test fails for a reward without an entry."""
 JUDGED = ("answer_correct", "answer_score", "consistency", "reply_evidence")
-WITHOUT_JUDGE = (toolsrl.stage1, BRIEF.func)
+WITHOUT_JUDGE = (toolsrl.stage1, world.total, BRIEF.func)
 
 
 def nodes(value: Any) -> Iterator[dict[str, Any]]:
@@ -94,7 +95,7 @@ def measured(**changes: Any) -> Signals:
         **{"stop": "answered", "task": "count", "source": "own", "answer": "K", "unjudged": []},
         **{f"format_{form}": True for form in ("ok", "codev", "thyme", "codevision", "codedance")},
         **{"answer_correct": 1, "answer_score": 1.0, "consistency": 1, "reply_evidence": 0.75},
-        **{"calls": 1, "calls_ok": 1, "turn_calls": [["ok"], []], "search": True, "letters": 20},
+        **{"calls": 1, "calls_ok": 1, "turn_calls": [["ok"], []], "search": True, "letters": 20, "world_reward": 0.5},
         **{"evidence": [0.5], "red_lines": [[]], "required": ["crop"], "answer_map": {"a": 1}, "zoom_labels": ["a"]},
         "operations": [{"turn": 0, "name": "crop", "image": 1, "verified": True, "box": None, "iou": 0.6}],
         "zooms": [{"image": 1, "box": [], "areas": areas}],
@@ -127,6 +128,7 @@ def trajectories(draw: Any) -> Signals:
         calls=calls,
         calls_ok=statuses.count("ok"),
         letters=draw(st.integers(0, 90)),
+        world_reward=draw(st.floats(-9, 9)),
         unjudged=[*JUDGED, "evidence"],
         **{f"format_{form}": draw(st.booleans()) for form in ("ok", "codev", "thyme", "codevision", "codedance")},
     )

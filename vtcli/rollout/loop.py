@@ -298,7 +298,7 @@ async def _alternate(
         if (stop := _append(state, observation, chat, limits, syntax)) is not None:
             return stop
         if observation.ends:
-            return Stop.CALL_FAILED
+            return Stop.ENDED if all(result.status == "ok" for result in observation.results) else Stop.CALL_FAILED
         room = limits.max_tokens - len(state.ids)
     return Stop.MAX_TURNS
 

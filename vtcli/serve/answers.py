@@ -66,7 +66,7 @@ def finish(found: Trajectory) -> Finish:
     """OpenAI's reason for the end of a choice; ``error`` for a broken rollout, which is no choice."""
     if found.stop is Stop.BROKEN:
         return "error"
-    return "stop" if found.stop in (Stop.ANSWERED, Stop.CALL_FAILED) else "length"
+    return "stop" if found.stop in (Stop.ANSWERED, Stop.CALL_FAILED, Stop.ENDED) else "length"
 
 
 def _content(found: Trajectory, form: Format) -> str:

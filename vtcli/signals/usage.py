@@ -21,6 +21,7 @@ NAMES = {
     "calls_by_tool": "carried-out calls by tool name",
     "tools_ok": "number of different tools carried out",
     "turn_calls": "per turn: how each of its calls ended",
+    "world_reward": "sum of the rewards that the environment gave",
 }
 
 
@@ -30,7 +31,8 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     ``calls`` counts what the policy wrote, ``calls_ok`` what was carried out; ``calls_by_tool`` counts the latter by
     tool name, ``tools_ok`` the distinct ones. ``images`` includes the sample's; ``turns`` are the policy's;
     ``policy_tokens`` are the tokens that it sampled, None where they are not known. ``turn_calls`` has an entry per
-    policy turn: how each of its calls ended, in order; a last turn whose calls were never carried out has none."""
+    policy turn: how each of its calls ended, in order; a last turn whose calls were never carried out has none.
+    ``world_reward`` is the sum of ``details.reward`` over the calls."""
     turns = trajectory.policy_turns
     ok = Counter(result.name for result in trajectory.results if result.status == "ok" and result.name)
     return {
@@ -46,7 +48,16 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
         "calls_by_tool": dict(sorted(ok.items())),
         "tools_ok": len(ok),
         "turn_calls": turn_calls(trajectory),
+        "world_reward": _world_reward(trajectory),
     }
+
+
+def _world_reward(trajectory: Trajectory) -> float | None:
+    """None where the environment gives no rewards; a world with them gives 0 to a policy that never acts."""
+    given = [result.details["reward"] for result in trajectory.results if "reward" in result.details]
+    if not given and "world_seed" not in trajectory.sample.truth:
+        return None
+    return float(sum(float(reward) for reward in given if isinstance(reward, int | float)))
 
 
 def turn_calls(trajectory: Trajectory) -> list[list[CallStatus]]:
