@@ -192,7 +192,11 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
         ("quickstart", "data=my:v1", r"data=my:v1: the axis size changes how data is made"),
         ("map_codev", "seed=²", r"seed=²: expected numbers, such as seed=0,1,2"),
         ("map_codev", "seed=0,00", r"seed=0,00: 0 is there twice"),
-        ("claim_codev", "filter.rollouts.group_size=2", r"filter\.rollouts\.k=2: none of the commands takes it"),
+        (
+            "claim_codev",
+            "filter.rollouts.group_size=2",
+            r"filter\.rollouts\.group_size=2: none of the commands takes it",
+        ),
     ],
 )
 def test_a_word_that_would_undo_an_axis_or_that_the_runbook_gives_itself_is_refused(
