@@ -49,3 +49,12 @@ def asked(record: Record, *paths: str) -> dict[str, Any]:
 def own(record: Record, columns: Columns = GUESSED) -> SetRow:
     """A row by the names of its columns."""
     return SetRow(**named(record, columns))
+
+
+def mapped(record: Record, columns: Mapping[str, str], **values: Any) -> SetRow:
+    """A row whose fields stand in columns, several with spaces between, and have further values and conventions.
+
+    >>> mapped({"problem": "Why?", "label": 3}, {"question": "problem", "answer": "solution label"}, unwrap=True).answer
+    3
+    """
+    return SetRow(**{**named(record, {name: tuple(paths.split()) for name, paths in columns.items()}), **values})

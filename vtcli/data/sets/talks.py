@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from vtcli.data.sets.fields import Record, every, first
-from vtcli.data.sets.own import asked
+from vtcli.data.sets.fields import Record, first
+from vtcli.data.sets.own import mapped
 from vtcli.data.sets.row import SetRow, UnusableRow
 
 NO_PATHS = (
@@ -15,22 +13,21 @@ NO_PATHS = (
 """Patterns of the authors' disks in Thyme's prompts."""
 
 
-def _talk(record: Record, *paths: str, **more: Any) -> SetRow:
-    """A row whose question and answer stand in its messages."""
-    values: dict[str, Any] = {"answer": first(record, *paths), "messages": first(record, *paths), "unwrap": True}
-    return SetRow(trajectory=True, **asked(record, *paths), **values | more)
+SHAREGPT = {
+    "question": "conversations messages",
+    "answer": "conversations messages",
+    "messages": "conversations messages",
+    "system": "system",
+    "tools": "tools",
+    "images": "images image",
+    "source": "source_dataset data_source",
+}
 
 
-def sharegpt(record: Record, **more: Any) -> SetRow:
+def sharegpt(record: Record) -> SetRow:
     """ShareGPT rows as LLaMA-Factory reads them (CodeVision-SFT, Mini-o3-Coldstart, DeepEyesV2-SFT), with calls as text
     or as function_call; Mini-o3's conversations are a Python literal."""
-    values: dict[str, Any] = {
-        "system": first(record, "system"),
-        "tools": first(record, "tools"),
-        "images": every(record, "images", "image"),
-        "source": first(record, "source_dataset", "data_source"),
-    }
-    return _talk(record, "conversations", "messages", **values | more)
+    return mapped(record, SHAREGPT, unwrap=True)
 
 
 def pyvision_sft(record: Record) -> SetRow:
@@ -42,19 +39,20 @@ def pyvision_sft(record: Record) -> SetRow:
         r"\\boxed\{answer\}\s*",
         r"(?<!\s)\s*+Remember to place the final answer in the last part using the format:.*$",
     )
-    return sharegpt(record, tools=None, strip=strip, prompt="card")
+    return mapped(record, SHAREGPT, unwrap=True, tools=None, strip=strip, prompt="card")
 
 
 def openai(record: Record) -> SetRow:
     """OpenAI's fine-tuning JSON lines, Pixel-Reasoner's message_list: image_url parts, tool_calls with arguments as
     text, a tool's images in a turn of the user."""
-    return _talk(record, "messages", "message_list", tools=first(record, "tools"))
+    columns = dict.fromkeys(("question", "answer", "messages"), "messages message_list")
+    return mapped(record, {**columns, "tools": "tools"}, unwrap=True)
 
 
 def inspect(record: Record) -> SetRow:
-    """inspect-ai's logs (FILE.eval, or JSON by --log-format json with ``reading: {rows: samples}``)."""
-    source = first(record, "metadata.source", "metadata.dataset")
-    return _talk(record, "messages", answer=first(record, "target"), source=source, crops="any")
+    """inspect-ai's logs (FILE.eval, or JSON by --log-format json)."""
+    columns = {"question": "messages", "answer": "target", "messages": "messages"}
+    return mapped(record, {**columns, "source": "metadata.source metadata.dataset"}, unwrap=True, crops="any")
 
 
 def swift(record: Record) -> SetRow:
@@ -68,44 +66,22 @@ def swift(record: Record) -> SetRow:
             ": its messages have <ref-object> or <bbox>, which its trainer fills in from objects. Write the texts in "
             "their places.",
         )
-    return _talk(
-        record,
-        "messages",
-        answer=first(record, "solution", "messages"),
-        tools=first(record, "tools"),
-        images=every(record, "images", "image"),
-        source=first(record, "channel"),
-        truth=first(record, "truth"),
-    )
+    columns = {"question": "messages", "answer": "solution messages", "messages": "messages", "tools": "tools"}
+    columns |= {"images": "images image", "source": "channel", "truth": "truth"}
+    return mapped(record, columns, unwrap=True)
 
 
 def trl(record: Record) -> SetRow:
     """TRL's vision rows: messages, or prompt and completion; typed parts; images, or one image."""
-    return _talk(
-        record,
-        "messages",
-        "prompt",
-        answer=first(record, "answer", "solution", "completion", "messages"),
-        response=first(record, "completion"),
-        images=every(record, "images", "image"),
-        source=first(record, "source"),
-        tools=first(record, "tools"),
-        truth=first(record, "truth"),
-    )
+    columns = {"question": "messages prompt", "answer": "answer solution completion messages", "source": "source"}
+    columns |= {"messages": "messages prompt", "response": "completion", "tools": "tools", "truth": "truth"}
+    return mapped(record, {**columns, "images": "images image"}, unwrap=True)
 
 
 def thyme_sft(record: Record) -> SetRow:
     """Kwai-Keye/Thyme-SFT, CodeV's SFT: one response with code and <sandbox_output> inside, image[0] is the question's.
-    Code opens the path that the question names: the environment's own file takes its place."""
-    return SetRow(
-        **asked(record, "question"),
-        answer=first(record, "response"),
-        unwrap=True,
-        named=r'User Image Path:(?:(?!User Image Path:)[^"\n])*+"([^"\n]+)"',
-        strip=NO_PATHS,
-        trajectory=True,
-        response=first(record, "response"),
-        inline="sandbox_output",
-        images=every(record, "image", "images"),
-        markers="any",  # as questions: the response's images are not the question's
-    )
+    Code opens the path that the question names: the environment's own file takes its place. As questions, rows have
+    more images than the question, those of the response."""
+    columns = {"question": "question", "answer": "response", "response": "response", "images": "image images"}
+    named = r'User Image Path:(?:(?!User Image Path:)[^"\n])*+"([^"\n]+)"'
+    return mapped(record, columns, unwrap=True, named=named, strip=NO_PATHS, inline="sandbox_output", markers="any")

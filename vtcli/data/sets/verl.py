@@ -5,32 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from vtcli.data.sets.fields import Record, every, first, parsed
-from vtcli.data.sets.own import asked
+from vtcli.data.sets.fields import Record, first, parsed
+from vtcli.data.sets.own import mapped
 from vtcli.data.sets.row import SetRow, UnusableRow
 from vtcli.signals.code import OPERATIONS, REQUIRABLE
 
 NO_ADVICE = r"(?<!\s)\s*+Think first, call \*\*image_zoom_in_tool\*\*.*$"
 
 
-def _columns(record: Record, prompt: str = "prompt") -> dict[str, Any]:
-    return {
-        **asked(record, "extra_info.question", prompt),
-        "answer": first(record, "reward_model.ground_truth", "extra_info.answer"),
-        "images": every(record, "images"),
-        "source": first(record, "data_source"),
-    }
+VERL = {
+    "question": "extra_info.question prompt",
+    "answer": "reward_model.ground_truth extra_info.answer",
+    "images": "images",
+    "source": "data_source",
+}
 
 
 def verl(record: Record) -> SetRow:
     """DeepEyes-47K, DeepEyesV2-RL, CodeV-RL. extra_info may be JSON text (CodeV), images one value or raw bytes."""
-    return SetRow(**_columns(record), video=first(record, "videos.0"), truth=first(record, "extra_info.truth"))
+    return mapped(record, {**VERL, "video": "videos.0", "truth": "extra_info.truth"})
 
 
 def codedance_rl(record: Record) -> SetRow:
     """Peterwatwec/CodeDance-RL: messages in place of prompt, images are raw bytes; the copy of the image in
     extra_info.tools_kwargs is not read."""
-    return SetRow(**_columns(record, "messages"))
+    return mapped(record, {**VERL, "question": "extra_info.question messages"})
 
 
 UNDO: Mapping[str, str] = {"rotate_90": "rotate_270", "rotate_270": "rotate_90"}
@@ -61,14 +60,8 @@ def codevision_rl(record: Record) -> SetRow:
             f": its boxes are of the upright image, and {', '.join(unknown)} moves them to places that are not known.",
         )
     moves = tuple(TRANSFORM[name] for name in turns if name in TRANSFORM)
-    return SetRow(
-        **_columns(record),
-        boxes=boxes,
-        required=undoing(done),
-        box_moves=moves,
-        box_label="target",
-        markers="any",  # original and resized image may stand side by side
-    )
+    values: dict[str, Any] = {"boxes": boxes, "required": undoing(done), "box_moves": moves}
+    return mapped(record, VERL, **values, box_label="target", markers="any")  # with the resized image beside it
 
 
 def undoing(done: Sequence[str]) -> list[str]:
@@ -97,31 +90,15 @@ def _done(given: Any) -> list[str]:
 def verl_rollouts(record: Record) -> SetRow:
     """Dumps of verl (trainer.rollout_data_dir, _dump_generations): input and output as decoded text, gts. They hold no
     picture: eval.imported.questions names the set that was asked, or images a column of one's own."""
-    return SetRow(
-        **asked(record, "input"),
-        answer=first(record, "gts", "ground_truth"),
-        unwrap=True,
-        strip=(r"^(?:.*?\n)?user\n", r"\nassistant\n?$", NO_ADVICE),
-        trajectory=True,
-        response=first(record, "output"),
-        decoded=True,
-        images=every(record, "images", "image"),
-        source=first(record, "data_source"),
-        crops="cut",
-    )
+    columns = {"question": "input", "answer": "gts ground_truth", "response": "output", "images": "images image"}
+    strip = (r"^(?:.*?\n)?user\n", r"\nassistant\n?$", NO_ADVICE)
+    return mapped(record, {**columns, "source": "data_source"}, unwrap=True, strip=strip, decoded=True, crops="cut")
 
 
 def deepeyes_results(record: Record) -> SetRow:
     """Results of DeepEyes' eval_vstar.py and eval_hrbench.py (cc3ff4d): question, answer, pred_output, whose pictures
     are blanked. ``reading.root`` is the folder of V*'s images. Lines of HR-Bench name no image: eval.imported.questions
     is its TSV, with column: question."""
-    return SetRow(
-        **asked(record, "pred_output"),
-        answer=first(record, "answer_choice", "answer"),
-        strip=(NO_ADVICE, r"^\s*(?:<image>\s*)*Question:\s*"),
-        trajectory=True,
-        messages=first(record, "pred_output"),
-        images=every(record, "image"),
-        source=first(record, "category", "test_type"),
-        crops="cut",
-    )
+    columns = {"question": "pred_output", "answer": "answer_choice answer", "messages": "pred_output"}
+    columns |= {"images": "image", "source": "category test_type"}
+    return mapped(record, columns, strip=(NO_ADVICE, r"^\s*(?:<image>\s*)*Question:\s*"), crops="cut")
