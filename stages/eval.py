@@ -235,7 +235,7 @@ def require_shards(shard: str | None, merge: int | None, policy: str) -> None:
 
 
 def _of_shard(settings: RunSettings, shard: str) -> RunSettings:
-    """The settings of a shard, which is an artifact with a name of its own."""
+    """Returns the settings of a shard, which is an artifact under another name."""
     return replace(settings, name=shards.name_of(settings.name, shard))
 
 
@@ -250,7 +250,7 @@ def _shards(
     """Returns the newest shards ``names`` (1/4, 2/4, …) of exactly this configuration, seed, model and data.
 
     Raises:
-        InputError: some are missing; says how to make them.
+        InputError: some are missing; the message has the command for each.
     """
     requests: dict[str, str] = {}
     for shard in names:

@@ -116,7 +116,7 @@ class Config:
             )
         if needy and "answer" not in self.agent.signals:
             raise ConfigError(
-                f"filter.rules.{needy[0]} needs the signal 'answer', which says what is right: signals=all"
+                f"filter.rules.{needy[0]} needs the signal 'answer', which grades the answer: signals=all"
             )
 
     def _require_references(self) -> None:

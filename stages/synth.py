@@ -73,7 +73,7 @@ from vtcli.store.records import Demo, Media, SampleSet
 
 Row = tuple[Sample | Demo, Media]
 RUNTIME_KEYS = ("synth.workers", "synth.merge")
-"""Keys that do not change what is made."""
+"""Keys that do not change the artifact."""
 
 TAUGHT_FROM = ("images", "prompt", "env", "families", "teacher", "signals", "judge", "judging")
 """Sections that demonstrations of a teacher depend on, beside ``synth.distil``."""
@@ -83,13 +83,13 @@ TAUGHT_RUNTIME = (
     *("synth.distil.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
     *(f"teacher.{key}" for key in ("url", "key_env", "cache", "patience", "device")),
 )
-"""The keys among them that do not change what is made."""
+"""The keys among them that do not change the artifact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file, as an artifact
-    of its own, NAME-shard-3-of-16; ``merge`` puts all sixteen together."""
+    """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file, as the
+    artifact NAME-shard-3-of-16; ``merge`` puts all sixteen together."""
 
     job: dict[str, Any]
     data: Data
@@ -127,7 +127,7 @@ class Config:
         if self.shard or self.merge or self.preview:
             raise ConfigError("a teacher works on whole datasets: leave out synth.shard, synth.merge and synth.preview")
         if self.distil.keep.right == "answer_correct" and "answer" not in self.agent.signals:
-            raise ConfigError("a teacher needs the signal 'answer', which says what is right: signals=all")
+            raise ConfigError("a teacher needs the signal 'answer', which grades the answer: signals=all")
 
 
 def run(config: Config) -> Artifact | None:
@@ -223,7 +223,7 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
 
 
 def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[str, str]], folder: Path) -> None:
-    """Says on standard error how many rows of a training part were left out and which; ``dropped.json`` has them all,
+    """Reports on standard error which rows of a training part were left out; ``dropped.json`` has them all,
     with the held-out row that shows the same. Raises ``InputError`` where nothing of a part is left."""
     for part in parts:
         pairs = [f"{row} (as {held})" for row, held in dropped[part.name].items()]
@@ -336,7 +336,7 @@ def _good(generate: Generate, seed: int, count: int) -> Iterator[Item]:
 
 
 def _distil(config: Config, teacher: TeacherCard) -> Artifact | None:
-    """Demonstrations that a teacher played on the rows of a dataset. A dry run says what it will cost, and makes none.
+    """Demonstrations that a teacher played on the rows of a dataset. A dry run prints the cost, and makes none.
 
     Raises:
         InputError: rows or a model that cannot be used, or nothing that is kept.
@@ -474,8 +474,8 @@ def _taught(
     print_all(accounts.distilled(said))
     if not said["kept"]:
         raise InputError(
-            f"no row of {data.ref} became a demonstration: see the counts above, and {distiller.path} for what the "
-            "teacher said. Loosen synth.distil.keep, raise synth.distil.tries, or choose another teacher."
+            f"no row of {data.ref} became a demonstration: see the counts above, and {distiller.path} for the "
+            "teacher's turns. Loosen synth.distil.keep, raise synth.distil.tries, or choose another teacher."
         )
     folder = stage.work / "artifact"
     shutil.rmtree(folder, ignore_errors=True)

@@ -16,7 +16,7 @@ from vtcli.store.images import ImageStore
 
 
 def tools_of(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """Tools that plain questions list, by a whole configuration; the environment decides which of its own it offers."""
+    """Returns the tools that plain questions list; the environment decides which of them it offers."""
     return tuple((job.get("synth") or {}).get("tools") or ())
 
 
@@ -37,11 +37,11 @@ class BenchmarkQuestions:
         return ", ".join(self.benchmarks)
 
     def require_folder(self, key: str) -> None:
-        """Raises ``ConfigError`` where there are benchmarks and no folder; ``key`` is the one that names it."""
+        """Raises ``ConfigError`` where there are benchmarks and no folder; ``key`` is the configuration key for it."""
         if self.benchmarks and not self.folder:
             raise ConfigError(
                 f"{key} needs a value: the folder with local copies of the benchmarks' files, also as the environment "
-                "variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
+                "variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME lists the files."
             )
 
     def require_instead_of(self, data: str | None) -> None:
@@ -77,7 +77,7 @@ class Drawing:
     sampling: Sampling
 
     def words(self, max_turns: int, frames: int | str | None = None) -> str:
-        """The decoding as a table says it.
+        """Returns the decoding as tables print it.
 
         >>> Drawing(32, Sampling(0.5, top_k=20)).words(30)
         'T 0.5, top-k 20, 32 a question, 30 turns'
@@ -88,7 +88,7 @@ class Drawing:
         return ", ".join([f"T {s.temperature:g}", *cuts, *shown, f"{self.count} a question", f"{max_turns} turns"])
 
     def of(self, own: Generation) -> Drawing:
-        """As the benchmark's own ``generation`` says, where it does."""
+        """Returns the drawing with the benchmark's own ``generation`` in place of ours, where it has one."""
         given = self.sampling
         sampling = Sampling(
             given.temperature if own.temperature is None else own.temperature,

@@ -31,7 +31,7 @@ PROBLEMS_SHOWN = 3
 class BenchmarkExam:
     """Benchmarks that a run's validations ask, with the same rows, seeds and sampling each time.
 
-    ``drawn`` holds where a benchmark has no ``generation`` of its own. ``judge`` is the name of the model that judges.
+    ``drawn`` holds for a benchmark without ``generation``. ``judge`` is the name of the model that judges.
     """
 
     asked: BenchmarkQuestions
@@ -104,8 +104,8 @@ def require_whole(asked: BenchmarkQuestions, drawn: Drawing, env: BoundCard, *, 
             )
         if hidden := sorted(set(benchmark.own) & set(SCORERS)):
             raise ConfigError(
-                f"the benchmark {name} has a scorer {hidden[0]} of its own, and training may score by the rule of that "
-                "name: give it another name under own"
+                f"the benchmark {name} brings a scorer {hidden[0]}, and training may score by our rule of that name: "
+                "give it another name under own"
             )
     if not read:
         return

@@ -22,7 +22,7 @@ MAX_REPEATS = 64  # of a question in one step
 
 @dataclass(frozen=True)
 class Questions:
-    """Samples, and the indices of those that are trained on."""
+    """Samples, and the indices of the training questions among them."""
 
     samples: SampleSet
     kept: list[int]
@@ -53,7 +53,7 @@ def choose(data: Artifact, form: str, samples: SampleSet, tasks: Sequence[str] |
     """The training samples of a form, of ``tasks`` or of all.
 
     Raises:
-        InputError: there is none.
+        InputError: no row has such a task.
         KeyProblem: a step takes so many prompts that it would repeat a question too often.
     """
     found = samples.tasks() if tasks is not None else []

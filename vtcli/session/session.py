@@ -45,7 +45,7 @@ class Session:
 
     Args:
         section: of the configuration, for messages: "eval".
-        images: pictures that are shown, and those that tools make.
+        images: the store for the pictures of questions and of tools.
         home: of artifacts, where a judge keeps its verdicts.
         family: of the model; None: the policy is an endpoint, whose trajectories are texts.
         prompt: in place of the agent's.
@@ -261,7 +261,7 @@ class Session:
 
         Args:
             broken: the share of rollouts that broke; ``found`` are those at hand, for the commonest reason.
-            unjudged: the share without a verdict among those that a judge was asked about; None: it was never asked.
+            unjudged: of the rollouts that a judge was asked about, the share without a verdict; None: no question.
         """
         refuse_broken(broken, self.agent.max_broken, found, where)
         self.measure.check(unjudged, self.agent.max_unjudged, where)

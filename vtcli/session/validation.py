@@ -1,4 +1,4 @@
-"""Validation inside RL: held-out questions at the weights of a step, without a trace in what is trained.
+"""Validation inside RL: held-out questions at the weights of a step, without a trace in the training.
 
 Rollouts of validation have a collector, an admission, seeds and a folder of images of their own, and the global random
 generators are put back. So a run learns the same weights with and without it, bit for bit, and its ``metrics.jsonl`` is
@@ -94,7 +94,9 @@ class Validation:
         if benchmarks and not self.every:
             print_line("rl: benchmark=[…] is asked by validation alone, which rl.validate.every=0 leaves out.")
         if self.every and self.split is None and not benchmarks:
-            raise ConfigError("rl.validate.split=null asks benchmarks alone, and there is none: give benchmark=[vstar]")
+            raise ConfigError(
+                "rl.validate.split=null asks benchmarks alone, of which none is chosen: benchmark=[vstar]"
+            )
         if self.form not in (None, *forms):
             raise ConfigError(
                 f"rl.validate.form={self.form}: no phase has that form, only {', '.join(sorted(set(forms)))}"
