@@ -1,4 +1,4 @@
-"""``vtcli doctor``: what is installed and works, what a GPU does, or if policy and learner agree on a model."""
+"""``vtcli doctor``: packages that work, what a GPU does, or if policy and learner agree on a model."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def doctor(
     ] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="The same trials on the CPU, with the miniature.")] = False,
 ) -> None:
-    """Show what is installed, which engines and devices work, and what to do about what does not.
+    """Show which packages, engines and devices work, and how to repair the others.
 
-    Exit code 1: something is broken, or a GPU was to be tried and there is none.
+    Exit code 1: something is broken, or ``--gpu`` was given without a GPU.
     """
     if gpu or cpu:
         lines = list(_trials(_family(home, parity) if parity else None, cpu=cpu))
@@ -199,7 +199,7 @@ CHECKS = (
 
 
 def examine(cpu: bool, model: Path | None, starts: Callable[[str], None]) -> Iterator[TrialResult]:
-    """Every outcome, as it becomes known. ``model``: in place of a random one that policy and learner share."""
+    """Every outcome, as it becomes known. ``model``: in place of a random model that policy and learner share."""
     if not cpu and not gpus():
         for check in CHECKS:
             yield TrialResult(
@@ -236,7 +236,7 @@ class _Ran:
 
 
 def _run(module: Sequence[str], limit_s: float, cpu: bool) -> _Ran:
-    """A module in a process group of its own, which is ended with all that it started."""
+    """A module in a new process group, which is ended with all that it started."""
     environ = {**os.environ, **({"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"} if cpu else {})}
     by_hand = f"by hand: python -m {' '.join(module[:2])} … says more"
     with tempfile.TemporaryFile("w+") as errors:

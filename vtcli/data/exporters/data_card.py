@@ -1,4 +1,4 @@
-"""The data card of an export: what is in it, where it came from, what is not known of its licences."""
+"""The data card of an export: its content and sources, and the unknown licences."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Loss:
 
 
 def losses(tree: Lineage) -> list[Loss]:
-    """Rows that an artifact and the data it was made from left out, the oldest first. They are bad ones, those seen in
-    a held-out split, those of every filter rule, and those that a teacher did not solve. A filter's policy and what its
+    """Rows that an artifact and the data it was made from left out, the oldest first. They are bad rows, rows seen in
+    a held-out split, rows of every filter rule, and rows that a teacher did not solve. A filter's policy and what its
     rows were compared with are no data of it. Rows of shards are counted once: their merge counts the bad ones."""
     if tree.path is None:
         return [Loss(tree.ref, tree.stage, f"not known: {tree.problem}", 0)]

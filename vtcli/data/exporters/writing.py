@@ -148,7 +148,7 @@ def _image(folder: Path, data: bytes) -> str:
 
 
 def _describe(folder: Path, keys: Mapping[str, set[str]]) -> None:
-    """LLaMA-Factory's ``dataset_info.json``, which names every file, and of its columns those that its rows have."""
+    """LLaMA-Factory's ``dataset_info.json``, which names every file, and the columns that its rows have."""
     columns = {"messages": "conversations", "images": "images", "system": "system", "tools": "tools"}
     tags = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt"}
     tags |= {"observation_tag": "observation", "function_tag": "function_call", "system_tag": "system"}

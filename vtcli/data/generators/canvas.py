@@ -1,6 +1,6 @@
 """Drawing on arrays: OpenCV for anti-aliased shapes, Pillow for text.
 
-Fonts are those that matplotlib ships, so the bytes do not depend on the fonts of the machine.
+Fonts are matplotlib's, so the bytes do not depend on the fonts of the machine.
 """
 
 from __future__ import annotations

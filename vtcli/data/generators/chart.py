@@ -37,7 +37,7 @@ LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class ChartSize:
-    """Sizes of a chart and of what is drawn on it; lengths in pixels."""
+    """Sizes of a chart and its drawings; lengths in pixels."""
 
     long_side: tuple[int, int] = (112, 112)
     aspect: tuple[float, float] = (1.0, 1.0)  # long over short side; which one is the width is drawn when not 1

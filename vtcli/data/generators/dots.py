@@ -123,7 +123,7 @@ def components(channel: int) -> dict[str, Json]:
 
 
 def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
-    """Counts by code what is red, green or blue: the asked colour or another. Without code it is right where a look is
+    """Counts by code the dots of one colour: the asked colour or another. Without code it is right where a look is
     enough, and a guess among the counts of its difficulty where it is not. Between them a look is enough as often as
     the difficulty is below 1."""
     del view
@@ -144,7 +144,7 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
-    """The size of the dots, large or small, and the number of those that are not the smallest: facts for a look."""
+    """The size of the dots, large or small, and the number of the larger ones: facts for a look."""
     del view, grid
     hardness = _hardness(item.truth["difficulty"])
     turns = [("Are the dots large or small?", "large" if hardness < 0.5 else "small")]

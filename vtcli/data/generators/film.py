@@ -2,7 +2,7 @@
 
 Frames to the bytes of a video file: the same frames give the same bytes, in every process and on every machine.
 
-FFV1 is lossless, computes with whole numbers only, and is made here by one thread; Matroska is told to write neither
+FFV1 is lossless, computes with whole numbers only, and is made here by one thread; Matroska writes neither
 the time of day nor random ids. So a video of a data set is known by its sha256. A frame that code fetches is the
 picture that the generator drew. 24 frames of 112 x 112 pixels with even ground are some 15 kB.
 """
@@ -74,7 +74,7 @@ class Footage:
 
     @classmethod
     def read(cls, data: bytes, name: str, where: str) -> Footage:
-        """``where`` says where the bytes came from. Raises ``InputError`` for what is no video, or has no frame."""
+        """``where``: the origin of the bytes. Raises ``InputError`` for bytes that are no video, or have no frame."""
         with _on_disk(data) as path:
             try:
                 found = video.info(path)
@@ -92,8 +92,8 @@ class Footage:
         return self.data
 
     def stills(self) -> dict[int, Pixels]:
-        """``STILLS`` frames at most, evenly spread, by their numbers, no longer than ``STILL_PX``; none of those that
-        cannot be decoded."""
+        """Up to ``STILLS`` evenly spread frames by their numbers, scaled to ``STILL_PX``. Skips frames that cannot be
+        decoded."""
         count = min(STILLS, self.frames)
         numbers = sorted({round(i * (self.frames - 1) / max(count - 1, 1)) for i in range(count)})
         found: dict[int, Pixels] = {}

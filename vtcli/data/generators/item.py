@@ -162,7 +162,7 @@ def shuffled(rng: np.random.Generator, values: Sequence[T]) -> list[T]:
 
 def zoom_question(sentence: str) -> str:
     """The tool-supervised question about ``sentence``: ToolsRL 3.3.1, quoted. The sentence is shown, the model names
-    its elements itself, and the answer says which call finds which."""
+    its elements itself, and the answer names the call that finds each."""
     return (
         f"The sentence is: “{sentence}”. First, identify the visual elements (objects or text) referenced in the "
         "sentence. Then, use zoom-in to locate each element in the image and report which zoom call finds it (index "

@@ -146,7 +146,7 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
-    """Any frame in which the shape rests, as the code of a demonstration shows it, and what is asked about it."""
+    """Any frame in which the shape rests, as the code of a demonstration shows it, and the question about it."""
     del view, grid
     assert isinstance(item.clip, Clip), "a question about a generated video has its frames"
     rate = item.clip.frames_per_s

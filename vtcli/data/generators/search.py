@@ -1,6 +1,6 @@
 """A search of two steps: the lines on a tag name a corner, and the question is about the plate there.
 
-The shown image resolves neither tag nor plates, and only the tag's close-up says which plate counts. One crop alone
+The shown image resolves neither tag nor plates, and only the tag's close-up shows which plate counts. One crop alone
 leaves chance, one over the number of hatchings. Sizes are those of ``zoom``, on a lattice.
 """
 

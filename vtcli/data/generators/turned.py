@@ -1,7 +1,7 @@
 """A scene that does not lie upright, with a small tag: turn it, then look closely (CodeVision's two kinds of tools).
 
-One quarter of the tag is hatched, and every transform moves every corner: what is read off the scene as it lies is
-wrong. The scene's light says how it lies: it darkens red from left to right and blue from top to bottom.
+One quarter of the tag is hatched, and every transform moves every corner: a reading of the scene as it lies is
+wrong. The scene's light shows how it lies: it darkens red from left to right and blue from top to bottom.
 
 With ``scene.framed`` some tags have a frame whose colour goes with the corner. Their scene lies upright, and nothing
 asks to turn it. The answer needs no operation, and every turn or crop is superfluous, but costs no answer. So
@@ -106,7 +106,7 @@ def moved_box(box: list[float], transform: str, width: float, height: float) -> 
 
 
 def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
-    """Turns the scene and crops the tag there, each right with ``skill``, and answers what is then seen. An answer that
+    """Turns the scene and crops the tag there, each right with ``skill``, and answers by the view. An answer that
     the frame gives away is right, whatever was done."""
     given = item.truth.get("difficulty") == "given"
     if teacher.skill < 0:

@@ -5,7 +5,7 @@ Stands for the SealVQA and VisualProbe targets of ToolsRL 4.1: a question names 
 Plain dark letters of 3 view pixels look unreadable, yet a small CNN reads 96 % of them from the spread of their ink. So
 the letters are vanishing ones: dark strokes with a pale rim whose mean is the tag's own colour (a high-pass). They lie
 over blotches as large as a pixel of the view. A close-up shows them plainly. In the view, a CNN trained on 5400 tags
-and told their places reads 32 % with the defaults. With ``vanish=1.6, passes=3`` it reads 12 %, which is chance.
+with their places reads 32 % with the defaults. With ``vanish=1.6, passes=3`` it reads 12 %, which is chance.
 
 For models that cannot learn letters in minutes the mark is a hatching: fine lines in one of four directions. Any patch
 of a close-up shows this texture, and the view cannot hold it: a CNN reads 26 % of four directions there, chance. Or
@@ -255,7 +255,7 @@ def _letter(rng: np.random.Generator, size: ZoomSize, tag: Tag) -> np.ndarray:
 
 
 def _hatching(rng: np.random.Generator, size: ZoomSize, tag: Tag) -> np.ndarray:
-    """(H, W) darkness of fine lines; a sine of any phase, so that its mean says nothing about the direction."""
+    """(H, W) darkness of fine lines; a sine of any phase, so that its mean does not depend on the direction."""
     width, height = tag.box[2] - tag.box[0], tag.box[3] - tag.box[1]
     y, x = np.mgrid[:height, :width]
     normal = np.deg2rad(_NORMALS.get(tag.mark, _NORMALS["across"]))

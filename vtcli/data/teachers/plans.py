@@ -38,8 +38,8 @@ from vtcli.schema import Json
 def plan(
     item: Item, rng: np.random.Generator, form: str, teacher: Teacher, view: View, dialect: Dialect = HERMES
 ) -> Script:
-    """The scripted turns for one item; ``form`` chooses between the index and the plain answer, ``dialect`` says how
-    turns are written. Every call of a script makes one image."""
+    """The scripted turns for one item; ``form`` chooses between the index and the plain answer, ``dialect`` writes
+    turns. Every call of a script makes one image."""
     direct = bool(rng.random() < teacher.direct)
     script = script_of(item.task, item.truth, item.script)
     act = script.act(item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
@@ -64,7 +64,7 @@ def known_script(task: str, truth: Mapping[str, Json]) -> TaskScript | None:
 
 
 def script_of(task: str, truth: Mapping[str, Json], own: TaskScript | None = None) -> TaskScript:
-    """Returns an item's ``own`` script, else that of its task. Raises ``ConfigError`` if there is none."""
+    """Returns an item's ``own`` script, else that of its task. Raises ``ConfigError`` without either."""
     found = own or known_script(task, truth)
     if found is None:
         raise ConfigError(
@@ -250,7 +250,7 @@ def _count(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -
 
 
 def _wrong_marks(rng: np.random.Generator, item: Item, marks: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Some points are left out or one that does not qualify is marked as well: never the right set."""
+    """Leaves out some points or marks an unqualified one as well: never the right set."""
     if marks and rng.random() < 0.6:
         return [marks[i] for i in sorted(rng.permutation(len(marks))[: int(rng.integers(len(marks)))])]
     others = [tuple(p["pixel"]) for p in item.truth["points"] if tuple(p["pixel"]) not in marks]

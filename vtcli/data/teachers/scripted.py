@@ -39,7 +39,7 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The assistant's turns: calls, then the answer. ``right`` says whether every call was right."""
+    """The assistant's turns: calls, then the answer. ``right``: every call was right."""
 
     turns: tuple[str, ...]
     right: bool

@@ -4,7 +4,7 @@ Tensors travel in the default group (NCCL on GPUs) between ranks that are in ste
 travel over gloo, where a rank may be waited for as long as its heart beats (``Heart``).
 
 Each rank has a thread that counts up a key of a store. A waiting rank compares counts by its own clock only, so clocks
-of machines need not agree. A rank that is busy for an hour is waited for, and one that has died is named in two
+of machines need not agree. A rank that is busy for an hour is waited for, and a dead rank is named in two
 minutes, with the number of collectives that it had begun.
 """
 

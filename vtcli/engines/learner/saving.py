@@ -31,7 +31,7 @@ _LITTLE = 16 * 2**20
 """Bytes. Where a file could not be written and less is left, the disk counts as full."""
 
 _WRITERS = ("inline_container", "PytorchStreamWriter", "I/O error", "os error")
-"""Words of torch's and safetensors' own errors, which hide what the system said."""
+"""Words of torch's and safetensors' own errors, which hide the system's message."""
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 
 class HostedStates:
     """States of one DeepSpeed engine, and of the reference model beside it, which go to host memory and come back while
-    an engine generates on the device. ``away`` says what is in host memory.
+    an engine generates on the device. ``away``: the parts in host memory.
 
     DeepSpeed 0.19.8 moves what it owns at ZeRO stages 1 and 2. At stage 3 it moves optimiser states of its own
     FusedAdam only, which must be compiled, and misplaces the weights as soon as some are frozen; ``Backend`` refuses
@@ -128,7 +128,7 @@ class HostedStates:
 
     def leave(self, *, weights: bool) -> None:
         """Moves optimiser states, master weights, gradients and the reference model, and with ``weights`` the rest.
-        What is away stays so."""
+        Parts that are away stay so."""
         if "states" not in self.away:
             if self.reference is not None:
                 self.reference.to("cpu")
