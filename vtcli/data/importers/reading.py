@@ -116,7 +116,7 @@ def shared_rows(reading: RowReading, split: str, keys: Sequence[str]) -> list[in
     stay together. Every split has a row, as far as there are keys.
 
     >>> shared_rows(RowReading(shares={"test": 0.25}), "test", ["a", "a", "b", "c"])
-    [3]
+    [0, 1]
 
     Raises:
         ConfigError: no such split.
