@@ -153,6 +153,8 @@ def test_habits_of_other_trainers_lead_to_keys_and_commands() -> None:
         (["sft", "--learning-rate=1e-6"], "Did you mean sft.optim.lr=1e-6?"),
         (["rl", "toolsrl"], "Did you mean +recipe=toolsrl?"),
         (["rl", "+recipe=toolsrl", "model_name=x"], "Did you mean 'model'?"),
+        (["rl", "+recipe=toolsrl", "rl.optim.lora.base=nf4"], "a 4-bit base (QLoRA) is not trained here"),
+        (["sft", "+recipe=codev", "load_in_4bit=true"], "scale=small trains adapters"),
         (["rl", "+recipe=toolsrl", "nothing=1"], "`vtcli config show rl` prints every key"),
         (["train"], "vtcli has no command 'train'. Type vtcli rl +recipe=toolsrl"),
         (["synth", "--preview", "0"], "--preview 0: expected at least 1 row"),

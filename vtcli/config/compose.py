@@ -40,7 +40,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from vtcli.config import machine, recipes
 from vtcli.config.binding import AGENT, MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, renamed, stage
 from vtcli.config.commandline import named, quoted, remember, spelled_out, written
-from vtcli.config.habits import key_of
+from vtcli.config.habits import key_of, refusal
 from vtcli.config.origins import Origins, drop_below, set_by_files
 from vtcli.errors import ConfigError
 
@@ -557,6 +557,8 @@ def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: froz
         if key in known or override.is_force_add():
             _check_kind(override, leaves.get(key))
             continue
+        if reason := refusal(key):
+            raise ConfigError(f"{override.input_line}: {reason}")
         close = difflib.get_close_matches(last, siblings, n=1, cutoff=0.75)
         if override.is_add() and not close:
             continue

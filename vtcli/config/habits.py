@@ -42,6 +42,25 @@ LEARNING = {
 }
 """Names whose key is of the stage that learns."""
 
+FOUR_BITS = (
+    "a 4-bit base (QLoRA) is not trained here. The engine samples from merged 16-bit weights, which the card must hold "
+    "in any case, and DeepSpeed over 4-bit weights is untested. scale=small trains adapters of a 3B model on 24 GB."
+)
+REFUSED: dict[str, str] = dict.fromkeys(
+    ("load_in_4bit", "load_in_8bit", "qlora", "quantization_bit", "optim.lora.base"), FOUR_BITS
+)
+"""Names of what vtcli does not do, with the reason."""
+
+
+def refusal(name: str) -> str | None:
+    """The reason against a key of another trainer; None for others.
+
+    >>> refusal("rl.optim.lora.base") == FOUR_BITS, refusal("rl.optim.lora.rank")
+    (True, None)
+    """
+    word = name.lstrip("-+").replace("-", "_")
+    return REFUSED.get(word) or REFUSED.get(word.partition(".")[2])
+
 
 def key_of(name: str, stage: str) -> str | None:
     """The key for another trainer's name, which may be spelt as an option (``--learning-rate``); None for others.
