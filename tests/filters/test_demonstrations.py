@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Trajectory, dict[str, Any], Keep, str | None]] = {
         played("ok", text="<tool_response>x<answer>K</answer>"),
         CROP,
         Keep(),
-        "wrote an observation of its own",
+        "wrote an observation itself",
     ),
     "marker": (played("ok", text="<|im_end|><answer>K</answer>"), CROP, Keep(), "wrote a chat marker"),
     "image": (played("ok", text="<image><answer>K</answer>"), CROP, Keep(), "wrote a chat marker"),

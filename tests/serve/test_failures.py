@@ -55,7 +55,7 @@ def test_what_nobody_foresaw_is_told_in_the_stream(tmp_path: Path, monkeypatch: 
 
     async def work(server: Served) -> None:
         _, chunks, _ = await server.post(stream=True)
-        assert chunks[-1]["error"]["message"] == "the server failed; its log says why"
+        assert chunks[-1]["error"]["message"] == "the server failed; its log has the reason"
         assert await responses(server) == {"500": 1}
 
     monkeypatch.setattr(response.answers, "facts", fail)

@@ -69,7 +69,7 @@ def test_only_what_is_right_and_verified_is_kept_and_the_rest_is_counted(home: P
         assert {k: v for k, v in told["dropped_rows"].items() if not k.startswith("broken")} == {
             "wrong answer": 1,
             "fewer than 1 calls were carried out": 1,
-            "wrote an observation of its own": 1,
+            "wrote an observation itself": 1,
             "no crop shows a true box": 1,
             "more than 0 failed calls": 2,
             "refused": 1,

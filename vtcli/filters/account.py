@@ -22,7 +22,7 @@ IMAGE_HASHES = "facts/image_hash.jsonl"
 
 
 def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of ``filter.json``: ``facts`` of the run, counts of every rule, and the measured pass rates."""
+    """Returns the content of ``filter.json``: ``facts`` of the run, counts of each rule, measured pass rates."""
     seen = found.steps[0].seen if found.steps else len(found.kept)
     rules = [
         {
@@ -32,7 +32,7 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
             "kept": step.seen - len(step.dropped),
             "examples": [_dropped(row, reason) for row, reason in step.dropped[:EXAMPLES]],
             "kept_examples": [_shown(row) for row in step.kept_examples],
-            "number": step.number or None,
+            "number": step.number or None,  # None for a rule without a number: filter.json has null
             "histogram": [asdict(bar) for bar in step.bars],
         }
         for step in found.steps
@@ -46,13 +46,14 @@ def _shown(row: RowFacts) -> dict[str, Any]:
 
 
 def _dropped(row: RowFacts, reason: Reason) -> dict[str, Any]:
-    """A dropped row, why, and the row or question that it is like."""
+    """Returns a dropped row, the reason, and the row or question that it resembles."""
     said = _shown(row) | {"why": str(reason)}
     return said | ({"as": {"source": reason.source, "id": reason.id}} if isinstance(reason, Match) else {})
 
 
 def _rates(rates: PassRates) -> dict[str, Any]:
     outcomes = Counter(outcome for rate in rates.values() for outcome in rate.outcomes)
+    # Rollouts without a verdict (unjudged, broken) are in ``outcomes`` and in no share: None is not zero.
     judged = outcomes["right"] + outcomes["wrong"]
     return {
         "questions": len(rates),
@@ -64,17 +65,17 @@ def _rates(rates: PassRates) -> dict[str, Any]:
 
 
 def histogram(rates: PassRates) -> list[dict[str, Any]]:
-    """Questions by rate, of those with a verdict: ``[{"rate": 0.125, "questions": 3}, …]``, lowest rate first."""
+    """Counts questions by rate, lowest first: ``[{"rate": 0.125, "questions": 3}, …]``. Leaves out missing verdicts."""
     found = Counter(rate.rate for rate in rates.values() if rate.rate is not None)
     return [{"rate": rate, "questions": count} for rate, count in sorted(found.items())]
 
 
 def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
-    """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why, as) and what was measured, of dropped rows too.
+    """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why, as) and the measured facts, also of dropped rows.
 
-    ``facts/pass_rate.jsonl`` and ``facts/pass_rate_without_tools.jsonl`` have a line a question with its rate and
-    Wilson interval, ``facts/image_hash.jsonl`` one an image,
-    ``facts/judged.jsonl`` one a question and rubric. Raises ``InputError`` for disk trouble."""
+    ``facts/pass_rate.jsonl`` and ``facts/pass_rate_without_tools.jsonl`` have one line a question with its rate and
+    Wilson interval, ``facts/image_hash.jsonl`` one an image, ``facts/judged.jsonl`` one a question and rubric.
+    Raises ``InputError`` for disk trouble."""
     disk.write_atomic(folder / "filter.json", (json.dumps(said, indent=1) + "\n").encode())
     dropped = ({"rule": step.name} | _dropped(row, reason) for step in found.steps for row, reason in step.dropped)
     disk.write_atomic(folder / "dropped.jsonl", _lines(dropped))

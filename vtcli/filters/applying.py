@@ -1,4 +1,4 @@
-"""Rules one after the other: each sees only what those before it kept. Pure, but for the measuring that it is given."""
+"""Applies rules in order: each sees only the rows that the rules before it kept. Pure, apart from the measures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vtcli.errors import ConfigError
 from vtcli.filters.facts import Match, Outcome, PassRate, Reason, RowFacts, Rule
 from vtcli.filters.numbers import Bar, histogram, numbers
 
-# Names of facts. A rule is given those that it has parameters for.
+# Names of facts. A rule receives those that it has parameters for, so a rule from outside asks for a fact by name.
 MEASURED = "pass_rates"
 PLAIN = "plain_rates"  # the same without tools
 ROLLED = (MEASURED, PLAIN)
@@ -23,10 +23,10 @@ SAMPLES = "samples"
 TAUGHT = "taught"
 
 Decided = Callable[[RowFacts, Sequence[Outcome]], bool]
-"""True if a rule's verdict on a row is certain after these outcomes."""
+"""Returns True if a rule's verdict on a row is certain after these outcomes."""
 
 Measure = Callable[[Sequence[RowFacts], Decided], Mapping[Any, Any]]
-"""Facts of rows, measured when the first rule wants them. Those of rollouts may end when they are decided."""
+"""Measures facts of rows for the first rule that needs them. Rollouts may end early for rows that are decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class RuleCounts:
     seen: int
     dropped: tuple[tuple[RowFacts, Reason], ...]
     kept_examples: tuple[RowFacts, ...] = ()  # some rows that it kept, evenly spaced
-    number: str = ""  # that it looks at, with its unit; "" for none
+    number: str = ""  # name and unit of the number that it reads; "" for none
     bars: tuple[Bar, ...] = ()  # of the number
 
 
 EXAMPLES = 5
-"""Rows that are shown for each rule, of those that it kept and of those that it dropped."""
+"""Rows shown for each rule, both of the kept and of the dropped ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Subset:
 
 
 def needs(rules: Mapping[str, Rule], *facts: str) -> list[str]:
-    """The names of the rules that look at one of some facts."""
+    """Returns the names of the rules that read at least one of these facts."""
     parameters = {name: inspect.signature(cast(Any, rule)).parameters for name, rule in rules.items()}
     return [name for name, has in parameters.items() if any(fact in has for fact in facts)]
 
@@ -67,21 +67,24 @@ def apply(
     k: int,
     shard: bool = False,
 ) -> Subset:
-    """Every rule in order; ``measures`` give the facts, by the names of the rules' parameters, of the rows that are
-    left when a rule wants them. Pass rates are over ``k`` rollouts each. With ``shard`` no row goes because of another
-    one of the same data. That one may go itself, because of a row of another shard.
+    """Applies every rule in order. ``measures`` measure facts, named as the rules' parameters, of the rows that are
+    left when a rule needs them. Pass rates are over ``k`` rollouts each. With ``shard`` no row is dropped because of
+    another row of the same data: a row of another shard may drop that one, so only the merge can decide.
 
     Raises:
-        ConfigError: a rule that cannot work, or that does not answer for every row.
+        ConfigError: a rule cannot work, or does not answer for every row.
     """
     kept, steps, facts = list(rows), list[RuleCounts](), dict[str, Mapping[Any, Any]]()
     for name, rule in rules.items():
         wanted = [fact for fact in measures if needs({name: rule}, fact)]
         try:
+            # One rule with both rates could not be decided early: the missing outcomes of both would have to be tried.
             if all(fact in wanted for fact in ROLLED):
                 raise ValueError(f"it looks at {' and '.join(ROLLED)}: expected a rule for each, one after the other")
             for fact in wanted:
+                # Only a rule with rates alone lets rollouts end early; with another fact its verdict depends on more.
                 found = measures[fact](kept, partial(_decided, rule, fact, k) if len(wanted) == 1 else _undecided)
+                # Rates of rows that an earlier rule measured stay, because filter.json counts dropped rows too.
                 known = facts.get(fact)
                 facts[fact] = {**known, **found} if known and isinstance(found, dict) else found
             why = cast(Any, rule)(kept, **{fact: facts[fact] for fact in wanted})
@@ -106,8 +109,7 @@ def _undecided(row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
 
 
 def _decided(rule: Rule, fact: str, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
-    """Asks the rule about the outcomes as they are, which it will be shown, and with every number of right ones that
-    may still come."""
+    """Returns True if the rule gives one verdict for the outcomes so far and for every possible continuation."""
     left = k - len(outcomes)
     futures = [(["right"] * right) + (["wrong"] * (left - right)) for right in range(left + 1)]
     verdicts: set[bool] = set()

@@ -1,4 +1,4 @@
-"""Rule: rows that are near a question that has to stay unseen, of a benchmark or of held-out data."""
+"""Rule: drops rows that are near a question that must stay unseen, of a benchmark or of held-out data."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ def against(
 ) -> list[Match | None]:
     """Drops rows that are near a reference.
 
-    An image is near if it lies within ``max_bits`` of 256 of a reference's image as it is, turned by a quarter or
-    mirrored. A question is near if it holds a share of ``min_share`` of the reference's word trigrams. Questions of
-    fewer than ``min_words`` words are near by themselves to nothing, because sets repeat them (What colour is the car);
-    with ``match="both"`` their length does not count, but a question of fewer than three words is found as a whole
-    alone.
+    An image is near if it is within ``max_bits`` of 256 of a reference's image, upright, turned by quarters or
+    mirrored. A question is near if it holds a share of ``min_share`` of the reference's word trigrams. A reference
+    question of fewer than ``min_words`` words is near nothing, because sets repeat such questions (What colour is the
+    car). With ``match="both"`` the length does not matter, but a question of fewer than three words must be held whole.
     """
     if match not in ("image", "question", "both", "either"):
         raise ValueError(f"match={match!r}: expected image, question, both or either")
@@ -38,12 +37,14 @@ def against(
     def found(row: RowFacts) -> Match | None:
         seen = pictures.near([image_hashes[sha] for sha in row.media[: len(row.sizes)]]) if match != "question" else {}
         asked = dict(texts.within(row.question)) if match != "image" else {}
+        # A short question with the same image is the same question; alone it proves nothing.
         if match == "both":
             numbers = sorted(seen.keys() & asked.keys())
         else:
             numbers = sorted({*seen, *(n for n in asked if alone[n])})
         if not numbers:
             return None
+        # The nearest image decides which reference the account names; a match by text alone counts as farthest.
         number = min(numbers, key=lambda n: (seen.get(n, BITS), n))
         one = held[number]
         said = [f"the image is {seen[number]} of {BITS} bits away"] if number in seen else []
@@ -54,10 +55,11 @@ def against(
 
 
 class _Pictures:
-    """The references' images in all their turns."""
+    """The references' images in all turns and mirrorings."""
 
     def __init__(self, held: Sequence[Reference], max_bits: int) -> None:
         self._index = HammingIndex(max_bits)
+        # Benchmarks ask several questions about one image, so a hash is indexed once and has several owners.
         owners: dict[bytes, dict[int, None]] = {}
         for number, reference in enumerate(held):
             for turns in reference.image_hashes:

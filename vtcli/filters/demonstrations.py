@@ -1,7 +1,7 @@
-"""The rules by which a teacher's trajectory becomes a demonstration: right, and verified. Pure, on stored facts.
+"""Decides which teacher's trajectories become demonstrations: right and verified ones. Pure, on stored facts.
 
-The papers keep what is right (CodeVision 3.2, PyVision-RL 3.4, Mini-o3) with enough tool turns (PyVision-RL: two). Here
-the operations that were recorded must have been done, and crops must show the true boxes where these are known.
+The papers keep right answers (CodeVision 3.2, PyVision-RL 3.4, Mini-o3) with enough tool turns (PyVision-RL: two). Here
+the recorded operations must also have been done, and crops must show the true boxes where these are known.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from vtcli.schema import Signals, Stop, Trajectory
 from vtcli.store.parquet import CHAT_MARKER
 
 OBSERVATION_TAGS = ("<tool_response>", "<interpreter>", "<sandbox_output>", "<observation>")
-"""Tags of an environment's answers. A policy that writes one makes its answer up."""
+"""Tags of an environment's answers. A policy that writes one invents its observation."""
 
 SLACK_PX = 2
-"""Pixels by which a crop may leave the one before it: boxes are rounded outwards."""
+"""Pixels by which a crop may extend beyond the one before it, because boxes are rounded outwards."""
 
 _REFUSAL = re.compile(r"\b(sorry|can(?:no|')t|unable to|not able to|won't|as an ai)\b", re.IGNORECASE)
 
 DemoType = Literal["no_tool", "single_tool", "multi_tool", "multi_crop", "error"]
-"""CodeVision's five types (3.2), told by what was done. ``error``: a call failed, and a later one did not."""
+"""CodeVision's five types (3.2), by the calls that succeeded. ``error``: a call failed and a later one succeeded."""
 
 TYPES: tuple[DemoType, ...] = ("no_tool", "single_tool", "multi_tool", "multi_crop", "error")
 
@@ -38,8 +38,8 @@ TYPES: tuple[DemoType, ...] = ("no_tool", "single_tool", "multi_tool", "multi_cr
 class Keep:
     """``synth.distil.keep``. Null switches a bound off."""
 
-    right: str = "answer_correct"  # the signal that says so: above one half is right
-    min_calls: int = 1  # that were carried out; PyVision-RL: 2
+    right: str = "answer_correct"  # the signal of a right answer: above one half
+    min_calls: int = 1  # that succeeded; PyVision-RL: 2
     max_calls: int | None = None
     max_failed: int = 0  # calls that failed; CodeVision's and Pixel-Reasoner's error type: 1 or 2
     verified: Literal["all", "not_false", "any"] = (
@@ -47,9 +47,9 @@ class Keep:
     )
     min_cover: float | None = 0.5  # of a true box, shown by the best crop; where the truth has boxes
     min_iou: float | None = None  # of the best crop and a true box
-    required: bool = False  # what the row requires was done; a row that requires nothing may have no call
-    nested: bool = False  # of several crops each lies inside the one before (CodeVision 3.2: shrinking windows)
-    least: dict[str, float] = field(default_factory=dict[str, float])  # further signals: a judge's, say
+    required: bool = False  # the operations that the row requires were done; a row that requires none may have no call
+    nested: bool = False  # each of several crops lies inside the one before (CodeVision 3.2: shrinking windows)
+    least: dict[str, float] = field(default_factory=dict[str, float])  # lower bounds of further signals, as a judge's
 
     def __post_init__(self) -> None:
         at_least(0, self, "min_calls", "max_calls", "max_failed")
@@ -57,7 +57,8 @@ class Keep:
 
 
 def why_dropped(trajectory: Trajectory, signals: Signals, keep: Keep) -> str | None:
-    """Returns the first rule that a trajectory breaks, in the same words for all; None for one that is kept."""
+    """Returns the first rule that a trajectory breaks, in fixed words, or None to keep it."""
+    # Fixed words, because the report counts demonstrations by reason. The cheapest and commonest come first.
     return (
         _unfinished(trajectory)
         or _unwritable(trajectory)
@@ -72,7 +73,7 @@ def why_dropped(trajectory: Trajectory, signals: Signals, keep: Keep) -> str | N
 
 
 def demo_type(trajectory: Trajectory, signals: Signals) -> DemoType:
-    """The type of a trajectory, by what was carried out."""
+    """Returns a trajectory's type, by the calls that succeeded."""
     ok = [result.status in ("ok", "no_output") for result in trajectory.results]
     if any(not before and any(ok[i + 1 :]) for i, before in enumerate(ok)):
         return "error"
@@ -83,7 +84,7 @@ def demo_type(trajectory: Trajectory, signals: Signals) -> DemoType:
 
 
 def quality(trajectory: Trajectory, signals: Signals) -> tuple[float, ...]:
-    """Order of several kept trajectories of one row, the best last: fewer failed calls, closer crops, fewer turns."""
+    """Returns a sort key, best last, for trajectories of one row: fewer failed calls, closer crops, fewer turns."""
     return (
         -_failed(trajectory),
         max((_iou(areas) for areas in _areas(signals)), default=0.0),
@@ -92,9 +93,8 @@ def quality(trajectory: Trajectory, signals: Signals) -> tuple[float, ...]:
 
 
 def in_shares(types: Sequence[DemoType], wanted: Mapping[str, float]) -> list[bool]:
-    """Says of each row whether it stays, so that types have the shares ``wanted``. The first rows of a type stay, as
-    many as the scarcest type allows; types that are not wanted go, and a wanted type that does not occur is passed
-    over.
+    """Returns for each row whether it stays, so that types have the shares ``wanted``. The first rows of a type stay,
+    as many as the scarcest type allows. Rows of other types go; a wanted type without rows is ignored.
 
     >>> in_shares(["no_tool", "single_tool", "single_tool", "single_tool"], {"no_tool": 0.5, "single_tool": 0.5})
     [True, True, False, False]
@@ -104,6 +104,7 @@ def in_shares(types: Sequence[DemoType], wanted: Mapping[str, float]) -> list[bo
     have = Counter(types)
     found = {name: share for name, share in wanted.items() if share > 0 and have[name]}  # pyright: ignore[reportArgumentType]
     total = min((have[name] / share for name, share in found.items()), default=0.0)  # pyright: ignore[reportArgumentType]
+    # 1e-9, because a product such as 0.29 * 100 is 28.999…: floor alone would lose a row.
     left = Counter({name: math.floor(total * share + 1e-9) for name, share in found.items()})
     kept: list[bool] = []
     for name in types:
@@ -113,7 +114,7 @@ def in_shares(types: Sequence[DemoType], wanted: Mapping[str, float]) -> list[bo
 
 
 def require_types(wanted: Mapping[str, float]) -> None:
-    """Raises ``ConfigError`` for shares of types that there are not."""
+    """Raises ``ConfigError`` for unknown types and for shares outside 0 to 1."""
     if unknown := sorted(set(wanted) - set(TYPES)):
         raise ConfigError(f"synth.distil.shares: no type of demonstration is called {unknown}; known: {list(TYPES)}")
     if any(not 0 <= share <= 1 for share in wanted.values()):
@@ -132,7 +133,8 @@ def _unfinished(trajectory: Trajectory) -> str | None:
 def _unwritable(trajectory: Trajectory) -> str | None:
     said = "\n".join(turn.text for turn in trajectory.policy_turns)
     if any(tag in said for tag in OBSERVATION_TAGS):
-        return "wrote an observation of its own"
+        return "wrote an observation itself"
+    # The tokenizer would read it as a token that opens a turn or an image.
     if CHAT_MARKER.search(said) or PLACEHOLDER in said:
         return "wrote a chat marker"
     return None
@@ -162,8 +164,8 @@ def _calls(trajectory: Trajectory, keep: Keep) -> str | None:
 
 
 def unverified(signals: Signals, verified: Literal["all", "not_false", "any"]) -> str | None:
-    """The reason why operations do not stand when the sandbox repeats them. One was not done, or (``all``) one that
-    shows an image could not be repeated. None where they do."""
+    """Returns why operations fail when the sandbox repeats them, or None: one was not done, or (``all``) the sandbox
+    cannot repeat the operation behind an image."""
     if verified == "any":
         return None
     made: Iterable[Mapping[str, Any]] = signals.values.get("operations") or ()
@@ -174,14 +176,14 @@ def unverified(signals: Signals, verified: Literal["all", "not_false", "any"]) -
 
 
 def _undone(signals: Signals) -> str | None:
-    """An operation that the row requires and that was not done: the picture is not the upright one, say."""
+    """Returns a reason if an operation that the row requires was not done, such as turning the picture upright."""
     made: Iterable[Mapping[str, Any]] = signals.values.get("operations") or ()
     done = {operation["name"] for operation in made if operation["verified"] is not False}
     return None if done.issuperset(signals.values.get("required") or ()) else "a required operation was not done"
 
 
 def _areas(signals: Signals) -> list[Mapping[str, float]]:
-    """The areas tp, fp, fn of every crop against every true box."""
+    """Returns the areas tp, fp, fn of every crop against every true box."""
     return [areas for zoom in signals.values.get("zooms") or () for areas in zoom["areas"]]
 
 
@@ -190,7 +192,8 @@ def _iou(areas: Mapping[str, float]) -> float:
 
 
 def _elsewhere(signals: Signals, keep: Keep) -> str | None:
-    """A visual search without a crop that shows a true box, or a crop beside all of them."""
+    """Returns a reason if no crop of a visual search shows a true box well enough."""
+    # Rows without true boxes cannot be checked; with min_calls=0 a demonstration may answer without a crop.
     if not signals.values.get("zoom_labels") or (not signals.values.get("zooms") and keep.min_calls == 0):
         return None
     found = _areas(signals)
@@ -203,7 +206,7 @@ def _elsewhere(signals: Signals, keep: Keep) -> str | None:
 
 
 def _unnested(signals: Signals) -> str | None:
-    """A crop that leaves the one before it, or is no smaller."""
+    """Returns a reason if a crop leaves the one before it, or is no smaller."""
     made: Iterable[Mapping[str, Any]] = signals.values.get("operations") or ()
     boxes = [operation["box"] for operation in made if operation["name"] == "crop" and operation["image"] is not None]
     if len(boxes) < 2:

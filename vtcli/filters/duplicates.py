@@ -1,4 +1,4 @@
-"""Rules: rows that are there already, or nearly so. The first one stays, in the order of files and rows."""
+"""Rules: drop exact and near duplicates. The first of several stays, in the order of files and rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vtcli.filters.words import grams, similarity, words
 
 
 def exact(rows: Sequence[RowFacts]) -> list[Match | None]:
-    """Drops a row whose images (byte by byte), videos and question (but for space around it) an earlier row has.
+    """Drops a row if an earlier row has the same images (byte by byte), videos and question (stripped).
 
-    The first one stays, also where the answers differ.
+    Answers may differ, because one of the two labels would be wrong and nothing here can tell which.
     """
     first: dict[tuple[tuple[str, ...], str], RowFacts] = {}
     found: list[Match | None] = []
@@ -34,18 +34,19 @@ def near(
     min_similarity: float = 1.0,
     same_answer: bool = True,
 ) -> list[Match | None]:
-    """Drops a row that is near an earlier row that stays: no two rows that stay are near.
+    """Drops a row that is near an earlier kept row, so that no two kept rows are near.
 
-    Near rows are of one form and have the same videos and as many images, the n-th of both within ``max_bits`` of 256.
-    Their questions have the same words. With ``min_similarity`` below 1 the words' trigrams need that Jaccard
-    similarity. Rows with different answers are not near, because what is asked for may be too small for a hash.
+    Near rows have the same form, videos and number of images; the n-th images of both are within ``max_bits`` of 256.
+    Their questions have the same words, or with ``min_similarity`` below 1 trigrams of that Jaccard similarity. Rows
+    with different answers are not near, because the detail in question may be too small for a hash to show.
     ``same_answer=False`` drops them, too.
     """
     if not 0 < min_similarity <= 1:
         raise ValueError(f"min_similarity={min_similarity}: expected more than 0 and at most 1")
-    HammingIndex(max_bits)  # or it is refused here
+    HammingIndex(max_bits)  # raises for a bad max_bits, also if no two rows share a key
     found: list[Match | None] = [None] * len(rows)
     for members in _groups([_key(row, min_similarity == 1, same_answer) for row in rows]):
+        # Compared with kept rows only: chains (a near b, b near c) would reduce a video's frames to one.
         kept = _Kept(max_bits, min_similarity, image_hashes)
         for n in members:
             found[n] = kept.match_or_keep(rows[n])
@@ -53,7 +54,7 @@ def near(
 
 
 def _groups(keys: Sequence[bytes]) -> Iterator[list[int]]:
-    """Numbers of the rows of each key that several have, in order. Arrays: a million lists take too much memory."""
+    """Yields the row numbers of each key that several rows have, in order. Uses arrays for a million rows."""
     halves = np.frombuffer(b"".join(keys), np.uint64).reshape(-1, 2)  # (rows, 2)
     order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable
     changes = np.flatnonzero((halves[order][1:] != halves[order][:-1]).any(axis=1)) + 1
@@ -62,7 +63,7 @@ def _groups(keys: Sequence[bytes]) -> Iterator[list[int]]:
 
 
 def _key(row: RowFacts, same_question: bool, same_answer: bool) -> bytes:
-    """Digest of what near rows have in common, 16 bytes."""
+    """Returns a 16-byte digest of the facts that near rows share."""
     question = words(row.question) if same_question else ()
     answer = words(row.answer) if same_answer else ()
     value = repr((row.form, len(row.sizes), row.media[len(row.sizes) :], question, answer))
@@ -70,7 +71,7 @@ def _key(row: RowFacts, same_question: bool, same_answer: bool) -> bytes:
 
 
 class _Kept:
-    """The rows of one group that stay, found by their first image."""
+    """The kept rows of one group, found by their first image."""
 
     def __init__(self, max_bits: int, min_similarity: float, hashes: ImageHashes) -> None:
         self._index, self._max, self._least, self._hashes = HammingIndex(max_bits), max_bits, min_similarity, hashes
@@ -79,7 +80,7 @@ class _Kept:
 
     def match_or_keep(self, row: RowFacts) -> Match | None:
         own = [self._hashes[sha] for sha in row.media[: len(row.sizes)]]
-        first = own[0] if own else bytes(BITS // 8)
+        first = own[0] if own else bytes(BITS // 8)  # rows without images all meet here, and only words are compared
         said_words = frozenset[str]() if self._least == 1 else grams(row.question)
         for position, _ in self._index.near(first):
             earlier = self._rows[position]

@@ -15,10 +15,10 @@ from vtcli.schema import Json, Sample
 from vtcli.store import encoded, images, parquet
 
 Outcome = Literal["right", "wrong", "unjudged", "broken"]
-"""Of one rollout. ``unjudged``: no judge's verdict; ``broken``: our fault. Both are no part of a rate."""
+"""Of one rollout. ``unjudged``: the judge gave no verdict; ``broken``: our fault. Neither is part of a rate."""
 
 SHORT = 16
-"""Characters. Shorter answers are the same in many rows."""
+"""Characters. Shorter answers repeat in many rows, so they are interned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RowFacts:
     index: int  # among its usable rows
     id: str
     form: str  # "tool" | "answer" | "demo"
-    question: str  # of a demonstration: what its user turns say
+    question: str  # of a demonstration: its user turns
     answer: str  # of a demonstration: its last turn
     sizes: tuple[tuple[int, int], ...]  # width and height of the images, pixels, upright
     media: tuple[str, ...]  # sha256 of the images' bytes, then the videos' names, which are sha256 too
@@ -46,8 +46,8 @@ class PassRate:
 
     content: str  # ``RowFacts.content``
     outcomes: tuple[Outcome, ...]
-    answers: tuple[str | None, ...] = ()  # what each rollout answered; None without an answer
-    asked: tuple[bool, ...] = ()  # whether a judge was asked about it
+    answers: tuple[str | None, ...] = ()  # of each rollout; None without an answer
+    asked: tuple[bool, ...] = ()  # whether a judge was asked about the rollout
 
     @property
     def right(self) -> int:
@@ -64,8 +64,8 @@ class PassRate:
 
     @property
     def rival(self) -> str | None:
-        """The answer that is given most often, where the question's rule finds it wrong. Right answers count as one,
-        and win a tie. None also where no rollout has an answer.
+        """The most frequent answer, if the question's rule finds it wrong. Right answers count as one and win a tie.
+        None also if no rollout has an answer.
 
         >>> PassRate("", ("wrong", "wrong", "right"), ("Two", "two ", "3")).rival
         'Two'
@@ -86,7 +86,7 @@ ImageHashes = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A held-out question: no row may be near it."""
+    """A held-out question, which no row may be near."""
 
     source: str  # of the benchmark's name, or the artifact's and its file's
     id: str
@@ -110,20 +110,20 @@ Samples = Mapping[tuple[str, str], Sample]
 
 @dataclass(frozen=True, slots=True)
 class DemoSignals:
-    """Signals of the try that a demonstration was made from. Those of code are of operations that the sandbox repeated,
-    so nothing here is a claim of the teacher."""
+    """Signals of the trajectory that a demonstration was made from. Those of code are of operations that the sandbox
+    repeated, so nothing here is a mere claim of the teacher."""
 
     id: str
     values: Mapping[str, Json]
 
 
 DemoFacts = Mapping[tuple[str, str], DemoSignals]
-"""Of demonstrations of a teacher, by ``RowFacts.key``. Others, of scripts or of other sets, have none."""
+"""Of a teacher's demonstrations, by ``RowFacts.key``. Demonstrations of scripts or of other sets have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Reason of a row that goes because of another one."""
+    """The reason to drop a row that resembles another one."""
 
     why: str
     source: str  # file of the same data, or name of the benchmark or artifact
@@ -137,17 +137,18 @@ Reason = str | Match
 
 
 class Rule(Protocol):
-    """Says of every row why it goes, or None where it stays. A rule is also given the facts that it has parameters for:
+    """Returns for every row the reason to drop it, or None. A rule also receives the facts that it has parameters for:
     ``pass_rates``, ``plain_rates`` (without tools), ``image_hashes``, ``references``, ``messages``, ``samples``,
-    ``taught``, ``judgements``. One with rates looks at each row by itself, so that rollouts can end when its verdict is
-    certain; they all are made for a rule that looks at another fact, too."""
+    ``taught``, ``judgements``. A rule of rates alone must judge each row by itself, because its rollouts end once its
+    verdict is certain. A rule that reads another fact too gets all rollouts."""
 
     def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 
 
 def facts_of(table: parquet.ParquetTable, part: range | None = None) -> Iterator[RowFacts]:
-    """The facts of every usable row of a file of samples or demonstrations, or of a part of its rows."""
+    """Yields the facts of every usable row of a file of samples or demonstrations, or of a part of its rows."""
     file = table.path.stem
+    # Newer files have a column of image facts, so that no image needs to be read here.
     columns = [name for name in table.columns if name != "images"] if encoded.COLUMN in table.columns else []
     shared: dict[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = {}
     for index, row in enumerate(table.rows(*columns, part=part), part.start if part else 0):
@@ -168,7 +169,7 @@ def facts_of(table: parquet.ParquetTable, part: range | None = None) -> Iterator
 
 
 def _images(row: Mapping[str, Any], path: Path) -> tuple[list[str], tuple[tuple[int, int], ...]]:
-    """sha256 and sizes of a row's images. Where the row has them no image is read."""
+    """Returns sha256 and sizes of a row's images. Reads no image if the row has the column of facts."""
     if (facts := row.get(encoded.COLUMN)) is not None:
         return [fact["sha256"] for fact in facts], tuple((fact["width"], fact["height"]) for fact in facts)
     pngs = [image["bytes"] for image in row["images"] or ()]
@@ -177,7 +178,7 @@ def _images(row: Mapping[str, Any], path: Path) -> tuple[list[str], tuple[tuple[
 
 
 def _texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Form, question and answer."""
+    """Returns form, question and answer."""
     if "messages" not in row:
         info = row["extra_info"]
         return info["form"], info["question"], info["answer"]
@@ -187,6 +188,7 @@ def _texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _content(row: Mapping[str, Any], media: Sequence[str]) -> str:
+    # ``index`` and ``split`` differ between datasets with the same row, and rollouts do not depend on them.
     info = {k: v for k, v in (row.get("extra_info") or {}).items() if k not in ("index", "split")}
     value = [row["id"], row.get("ability"), info, row.get("messages"), media]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,9 +1,9 @@
-"""Perceptual hashes of images: 256 bits that re-encoding and resizing hardly change. They are kept beside the
+"""Perceptual hashes of images: 256 bits that re-encoding and resizing hardly change. They are stored beside the
 artifacts, and near ones are found without comparing all pairs.
 
-The values of imagehash's ``phash(hash_size=16)`` on images with structure. Measured (Hamming distance of 256):
-re-encoded or half as large 12 at most; distinct photographs, charts and pages of text 72 at least. Crops of a tenth or
-more escape it."""
+They equal imagehash's ``phash(hash_size=16)`` on images with structure. Hamming distances of 256: re-encoded or half as
+large at most 12, distinct photographs, charts and pages at least 72 (of 64 bits, distinct pages begin where copies
+end, at 8). Crops of a tenth or more are not found."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ SIDE = 16
 BITS = SIDE * SIDE
 
 NOISE = 1.0
-"""Coefficients below it are rounding: a grey level off by half at every pixel gives 0.3."""
+"""Smaller coefficients are rounding: a grey level off by half at every pixel gives 0.3."""
 
 STRUCTURE = 64
-"""An image with fewer coefficients above the noise has too little in it to be compared by them."""
+"""An image with fewer coefficients above the noise has too little structure to be compared by them."""
 
 
 def image_hash(pixels: Pixels) -> bytes:
-    """32 bytes. An image with too little structure (flat, stripes) gets the sha256 of its pixels, so that it is near
-    nothing but its own copies."""
+    """Returns 32 bytes. An image with too little structure (flat, stripes) gets the sha256 of its pixels, so that it
+    is near only its exact copies."""
     return _bits(_grey(pixels)) or _own(pixels)
 
 
 def turned_hashes(pixels: Pixels) -> bytes:
-    """The hashes of an image turned by 0, 90, 180 and 270 degrees, and of its mirror image turned so. They are 256
-    bytes, one hash behind the other."""
+    """Returns the hashes of an image and of its mirror image, each turned by 0, 90, 180 and 270 degrees: 256 bytes, one
+    hash after the other."""
     grey = _grey(pixels)
     turned = (np.rot90(side, quarter) for side in (grey, grey[:, ::-1]) for quarter in range(4))
     return b"".join(_bits(side) or _own(pixels) for side in turned)
 
 
 def split_hashes(turned: bytes) -> list[bytes]:
-    """The hashes that stand one behind the other, none twice."""
+    """Returns the distinct hashes of ``turned_hashes``."""
     return list(dict.fromkeys(turned[n : n + BITS // 8] for n in range(0, len(turned), BITS // 8)))
 
 
 def distance(one: bytes, other: bytes) -> int:
-    """Number of bits that differ."""
+    """Returns the number of bits that differ."""
     return (int.from_bytes(one) ^ int.from_bytes(other)).bit_count()
 
 
 def _grey(pixels: Pixels) -> NDArray[np.uint8]:
-    side = 4 * SIDE
+    side = 4 * SIDE  # (H, W, 3) -> (64, 64): four samples for each frequency that is kept
     small = Image.fromarray(pixels).convert("L").resize((side, side), Image.Resampling.LANCZOS)
     return np.asarray(small, dtype=np.uint8)  # (64, 64)
 
@@ -81,18 +81,18 @@ def _own(pixels: Pixels) -> bytes:
 WORDS = BITS // 64
 
 MOST_BITS = 63
-"""Bands of four bits; with smaller ones nearly everything would be compared."""
+"""With more, bands would have under four bits, and nearly all hashes would be compared with each other."""
 
 Near = list[tuple[int, int]]
 """Positions and their distances, the lowest position first."""
 
 
 class HammingIndex:
-    """Hashes of 256 bits, each found by all that lie within ``max_bits`` of it: exact, by the pigeonhole principle.
+    """Hashes of 256 bits; finds all within ``max_bits`` of one, exactly, by the pigeonhole principle.
 
-    A hash is cut into ``max_bits + 1`` bands. Two hashes with at most ``max_bits`` different bits have one equal band
-    at least. So only hashes that share a band are compared. With 16 bits a band has 15; among a million hashes about
-    500 are compared with each, and a position takes 4 bytes a band.
+    A hash is cut into ``max_bits + 1`` bands. Two hashes with at most ``max_bits`` different bits agree in at least one
+    band, so only hashes that share a band are compared. With 16 bits a band has 15; of a million hashes about 500 are
+    compared with each, and a position takes 4 bytes a band.
     """
 
     def __init__(self, max_bits: int) -> None:
@@ -102,14 +102,14 @@ class HammingIndex:
         edges = [BITS * n // (max_bits + 1) for n in range(max_bits + 2)]
         self._bands = [(low, (1 << (high - low)) - 1) for low, high in pairwise(edges)]
         self._buckets: list[dict[int, bytearray]] = [{} for _ in self._bands]  # band's value: positions, 4 bytes each
-        self._hashes = np.zeros((WORDS, 64), np.uint64)  # a column of words each, one behind the other
+        self._hashes = np.zeros((WORDS, 64), np.uint64)  # (WORDS, capacity): a column a hash; capacity doubles
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def add(self, value: bytes) -> int:
-        """Returns the hash's position: hashes are numbered as they come, equal ones too."""
+        """Stores a hash and returns its position. Positions count up, also for equal hashes."""
         if self._size == self._hashes.shape[1]:
             self._hashes = np.concatenate([self._hashes, np.zeros_like(self._hashes)], axis=1)
         self._hashes[:, self._size] = np.frombuffer(value, np.uint64)
@@ -124,7 +124,7 @@ class HammingIndex:
         return self._size - 1
 
     def near(self, value: bytes) -> Near:
-        """The hashes within ``max_bits``."""
+        """Returns positions and distances of the hashes within ``max_bits``."""
         number = int.from_bytes(value)
         shared = [
             positions
@@ -135,7 +135,7 @@ class HammingIndex:
             return []
         candidates = np.frombuffer(b"".join(shared), "<u4")  # a position once for each band that it shares
         own = np.frombuffer(value, np.uint64)
-        # A quarter of the bits, those of the finest details, rules out nearly all of them.
+        # The last word has the finest details, which differ most: it rules out nearly all candidates.
         likely = candidates[np.bitwise_count(self._hashes[WORDS - 1][candidates] ^ own[-1]) <= self._max]
         found = np.zeros(len(likely), np.int64)
         for column, word in zip(self._hashes, own, strict=True):
@@ -146,20 +146,20 @@ class HammingIndex:
 
 LOCK_S = 60.0
 AT_ONCE = 256
-"""Rows whose images are hashed before the next ones are read: what is in memory, and what a kill loses."""
+"""Rows whose images are hashed before the next ones are read: bounds memory, and the loss if the run is killed."""
 
 Encoded = Callable[[RowFacts], Sequence[bytes]]
 """The images of a row, as they are stored."""
 
 
 class StoredHashes:
-    """A file of records of one size, an image's sha256 and its hash or hashes, shared by all runs."""
+    """A file of fixed-size records, an image's sha256 with its hash or hashes, shared by all runs."""
 
     def __init__(self, path: Path, hash_bytes: int = BITS // 8) -> None:
         self.path, self._size = path, 32 + hash_bytes
 
     def read(self, shas: Iterable[str]) -> dict[str, bytes]:
-        """The hashes of some images that are known. Raises ``InputError`` for disk trouble."""
+        """Returns the stored hashes among those of ``shas``. Raises ``InputError`` for disk trouble."""
         wanted = {bytes.fromhex(sha): sha for sha in shas}
         found: dict[str, bytes] = {}
         if self.path.exists():
@@ -170,7 +170,7 @@ class StoredHashes:
         return found
 
     def put(self, found: dict[str, bytes]) -> None:
-        """Appends, behind what is there; the torn end of a killed run is cut off. Raises ``InputError`` for disk
+        """Appends records. Cuts off the torn last record of a killed run first. Raises ``InputError`` for disk
         trouble."""
         new = {bytes.fromhex(sha): value for sha, value in found.items()}
         what = f"the image hashes in {self.path}"
@@ -182,13 +182,13 @@ class StoredHashes:
 
 
 class HashMeter:
-    """``image_hashes`` of rows. ``encoded`` reads a row's images; it is not called where all are known."""
+    """Measures ``image_hashes`` of rows. Calls ``encoded`` for a row's images only if a hash is missing."""
 
     def __init__(self, stored: StoredHashes, encoded: Encoded, compute: Callable[[Pixels], bytes] = image_hash) -> None:
         self._stored, self._encoded, self._compute = stored, encoded, compute
 
     def __call__(self, rows: Sequence[RowFacts], decided: object = None) -> dict[str, bytes]:
-        """By the sha256 of an image. Raises ``InputError`` for an image that cannot be decoded."""
+        """Returns hashes by the sha256 of the image. Raises ``InputError`` for an image that cannot be decoded."""
         found = self._stored.read(sha for row in rows for sha in _shas(row))
         todo = [row for row in rows if not all(sha in found for sha in _shas(row))]
         if todo:
@@ -203,7 +203,9 @@ class HashMeter:
                         for number, (sha, data) in enumerate(zip(_shas(row), self._encoded(row), strict=True)):
                             if sha not in found:
                                 new[sha] = data, f"{number} of row {row.id!r} in {row.file}"
-                    values = pool.map(lambda one: self._compute(images.decode(*one)), new.values())
+                    values = pool.map(
+                        lambda one: self._compute(images.decode(*one)), new.values()
+                    )  # decoding releases the lock
                     fresh = dict(zip(new, values, strict=True))
                     self._stored.put(fresh)
                     found |= fresh

@@ -1,4 +1,4 @@
-"""Asks judges about questions, for the rules of ``judged``. What a judge has said is in its own cache of verdicts."""
+"""Asks judges about questions, for the rules of ``judged``. Each judge keeps its verdicts in its own file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ FACT = "judgements"
 
 
 def rubrics_of(rules: Mapping[str, Rule]) -> list[str]:
-    """The rubrics that rules ask, from their setting ``rubric`` or its default."""
+    """Returns the rubrics that rules ask, from their setting ``rubric`` or its default."""
+    # A rule arrives as a partial of its configuration, whose signature shows a set value as the default.
     found: set[str] = set()
     for rule in rules.values():
         parameters = inspect.signature(cast(Any, rule)).parameters
@@ -36,16 +37,17 @@ def rubrics_of(rules: Mapping[str, Rule]) -> list[str]:
 
 
 def contested_of(rules: Mapping[str, Rule]) -> set[str]:
-    """The rubrics among them whose rule looks at pass rates, too: they are asked where label and policy disagree."""
+    """Returns the rubrics of rules that read pass rates, too: judges are asked where label and policy disagree."""
     return set(rubrics_of({name: rules[name] for name in needs(rules, MEASURED)}))
 
 
 class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
-    """``Judged`` of the rows of the last call: a rubric's questions are asked when a rule wants them.
+    """``Judged`` of the rows of the last call. A rubric's questions are asked when a rule first reads them.
 
-    A judge that is down, or fails its trial, gives no verdict, and the run goes on with the others. ``found`` has all
-    scores, of dropped rows too. Of a rubric in ``contested`` a judge is shown two answers, the label and the policy's
-    (``rival``), without being told which is which; the score stored is the label's.
+    A judge that is down or fails its trial gives no verdict, and the run continues with the others. ``found`` has all
+    scores, also of dropped rows. For a rubric in ``contested`` a judge sees two answers, the label and the policy's
+    (``rival``), and does not know which is which, because models tend to agree with a single one. The score is the
+    label's.
     """
 
     def __init__(
@@ -63,13 +65,13 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
         self._judges: list[Judge] = []
         self._loop: EventLoop | None = None
         self._rows: Sequence[RowFacts] = ()
-        self._said: dict[str, Mapping[tuple[str, str], Scores]] = {}  # by rubric, of these rows: rules ask row by row
+        self._said: dict[str, Mapping[tuple[str, str], Scores]] = {}  # of these rows, by rubric: rules read it per row
         self.found: dict[str, dict[tuple[str, str], Scores]] = {rubric: {} for rubric in rubrics}
-        self.down: dict[str, str] = {}  # the error of each judge that is gone
+        self.down: dict[str, str] = {}  # the error of each judge that failed
 
     @property
     def names(self) -> list[str]:
-        """The judges' names, once one was asked."""
+        """The judges' names; empty before the first question."""
         return [judge.name for judge in self._judges]
 
     def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> Judged:
@@ -112,12 +114,12 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
             self._loop.__exit__(None, None, None)
 
     def account(self) -> dict[str, Any]:
-        """Of ``filter.json``: per rubric the judges, their missing verdicts, and how often they agree."""
+        """Returns the entry of ``filter.json``: judges, missing verdicts and agreement for each rubric."""
         rubrics = [self._counts(rubric, scores) for rubric, scores in self.found.items() if scores]
         return {"judged": rubrics} if rubrics else {}
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Scores of every question, of dropped ones too."""
+        """Yields the scores of every question, also of dropped ones."""
         for rubric, found in self.found.items():
             for key, scores in found.items():
                 rival = {"rival": self._shown[key]} if rubric in self._contested else {}
@@ -159,7 +161,8 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
             return None
         played = Trajectory(sample.id, sample, (), sample.images, (), Stop.ANSWERED, 0)
         texts, contested = {"question": sample.question, "truth": sample.answer}, rubric in self._contested
-        swapped = contested and hashlib.sha256(row.content.encode()).digest()[0] % 2 == 1  # judges prefer a place
+        # Judges prefer one place, so half of the rows show the label second; by content, so that a rerun agrees.
+        swapped = contested and hashlib.sha256(row.content.encode()).digest()[0] % 2 == 1
         if contested:
             pair = (sample.answer, self._shown[row.key])
             texts = {"question": sample.question, "first": pair[swapped], "second": pair[not swapped]}

@@ -1,7 +1,7 @@
-"""Rules of questions by what judges say of them: good questions, right labels, and what needs more than the image.
+"""Rules of questions by a judge's verdict: good questions, right labels, and no knowledge beyond the image.
 
-Each judge is asked once about a question, in the words of a rubric (conf/judge/prompts). Where a judge gave no verdict,
-``unknown`` says whether the row goes; both are counted. Demonstrations and questions for tools alone stay.
+Each judge is asked once about a question with a rubric (conf/judge/prompts). ``unknown`` decides about rows without a
+verdict; the account counts them. Demonstrations and questions for tools alone stay.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def agreed(
     judges: int = 2,
     unknown: Unknown = "drop",
 ) -> list[str | None]:
-    """Keeps questions that all judges find good, with a score of at least ``least``: CodeDance's quality control
-    (7.2, table 7). Its 7.1 names "multi-judge filtering"; two judges are our reading."""
+    """Keeps questions that all judges give a score of at least ``least``: CodeDance's quality control (7.2, table 7).
+    Its 7.1 names "multi-judge filtering"; two judges are our reading."""
 
     def problem(scores: Scores) -> str | None:
         if len(scores) < judges:
@@ -65,7 +65,7 @@ def self_contained(
     most: float = 0.0,
     unknown: Unknown = "keep",
 ) -> list[str | None]:
-    """Drops questions that a judge says need knowledge from outside of the image, as OK-VQA's do (CodeV 5.1)."""
+    """Drops questions that, by a judge, need knowledge from outside the image, as OK-VQA's do (CodeV 5.1)."""
 
     def problem(scores: Scores) -> str | None:
         if any(score is not None and score > most for score in scores):
@@ -89,12 +89,13 @@ def label(
     least: float = 0.5,
     unknown: Unknown = "keep",
 ) -> list[str | None]:
-    """Drops questions whose label a judge finds wrong, and the policy's usual answer right: CodeV's automatic check of
-    labels (5.1 and 9). A judge is asked where that answer is not the label (``PassRate.rival``). The label's score is
-    1, 0.5 where both or none may be right, or 0; below ``least`` the question goes."""
+    """Drops questions whose label a judge finds wrong and the policy's usual answer right: CodeV's automatic check of
+    labels (5.1 and 9). A judge is asked only if that answer is not the label (``PassRate.rival``). The label's score
+    is 1, 0 or, if both or neither may be right, 0.5; a question with less than ``least`` is dropped."""
 
     def problem(row: RowFacts) -> str | None:
         scores = judgements[rubric].get(row.key)
+        # Not asked, because policy and label agree.
         if scores is None:
             return None
         if any(score is not None and score < least for score in scores):

@@ -10,13 +10,13 @@ from vtcli.filters.numbers import measured_by
 
 @measured_by("characters of the question", lambda row: len(row.question.strip()))
 def question(rows: Sequence[RowFacts], *, min_chars: int = 1, max_chars: int | None = None) -> list[str | None]:
-    """Drops rows whose question is shorter or longer; space around it does not count."""
+    """Drops rows whose question is shorter or longer, stripped of space."""
     return [_outside("the question", row.question, min_chars, max_chars) for row in rows]
 
 
 @measured_by("characters of the answer", lambda row: len(row.answer.strip()))
 def answer(rows: Sequence[RowFacts], *, min_chars: int = 1, max_chars: int | None = None) -> list[str | None]:
-    """Drops rows whose answer is shorter or longer: by default those without one."""
+    """Drops rows whose answer is shorter or longer; by default only rows without one."""
     return [_outside("the answer", row.answer, min_chars, max_chars) for row in rows]
 
 

@@ -1,6 +1,6 @@
-"""The number that a rule looks at, for its histogram: sides of images, characters, tool turns, pass rates. Pure.
+"""The number that a rule reads, for its histogram: sides of images, characters, tool turns, pass rates. Pure.
 
-A rule has one where ``measured_by`` stands above it, whoever wrote it. Others, such as duplicates, have none.
+``measured_by`` above a rule names its number, also for a rule from outside. Rules such as duplicates have none.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 R = TypeVar("R", bound=Callable[..., Any])
 
 NumberOf = Callable[..., "float | None"]
-"""The number of one row, None without one. It is given the row, and those facts and settings of its rule that it has
+"""Returns the number of one row, or None. It receives the row and those facts and settings of its rule that it has
 parameters for."""
 
 _NUMBERS: dict[Any, tuple[str, NumberOf]] = {}
 
 VALUES = 12
-"""Different values up to which each has a bar of its own."""
+"""Up to so many different values each one gets its own bar."""
 
 BINS = 10
 WIDE = 20.0
-"""Ratio of the largest to the smallest number from which bins are equally wide in the logarithm."""
+"""From this ratio of the largest to the smallest number on, bins have equal width in the logarithm."""
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Rows whose number is from ``low`` to ``high``; the last bar of a histogram holds its ``high``, too."""
+    """Rows whose number is from ``low`` to below ``high``; the last bar includes its ``high``."""
 
     low: float
     high: float
@@ -43,14 +43,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A rule's numbers of the rows that it saw, in order: NaN for a row without one."""
+    """A rule's numbers of the rows that it saw, in order; NaN for a row without one."""
 
     name: str
     values: tuple[float, ...]
 
 
 def measured_by(name: str, of: NumberOf) -> Callable[[R], R]:
-    """Says of a rule which number of a row it looks at, and its name with its unit."""
+    """Registers the number that a rule reads, with its name and unit."""
 
     def mark(rule: R) -> R:
         _NUMBERS[rule] = (name, of)
@@ -60,7 +60,7 @@ def measured_by(name: str, of: NumberOf) -> Callable[[R], R]:
 
 
 def numbers(rule: Any, rows: Sequence[Any], facts: Mapping[str, Any]) -> Numbers | None:
-    """The numbers of rows that a rule looks at; None for a rule without one."""
+    """Returns the numbers that a rule reads of rows, or None for a rule without one."""
     bound: Any = rule if isinstance(rule, partial) else partial(rule)
     if bound.func not in _NUMBERS:
         return None
@@ -72,7 +72,7 @@ def numbers(rule: Any, rows: Sequence[Any], facts: Mapping[str, Any]) -> Numbers
 
 
 def histogram(values: Sequence[float], dropped: Sequence[bool]) -> list[Bar]:
-    """Counts of kept and dropped rows by number; rows without one are left out.
+    """Counts kept and dropped rows by number; leaves out rows without one.
 
     >>> histogram([1, 1, 2], [False, True, False])
     [Bar(low=1.0, high=1.0, kept=1, dropped=1), Bar(low=2.0, high=2.0, kept=1, dropped=0)]
@@ -97,7 +97,7 @@ def histogram(values: Sequence[float], dropped: Sequence[bool]) -> list[Bar]:
 
 
 def sparkline(counts: Sequence[int]) -> str:
-    """Counts as a line of blocks; a space is none.
+    """Returns counts as a line of blocks; a space is zero.
 
     >>> sparkline([0, 1, 8])
     ' ▁█'

@@ -1,4 +1,4 @@
-"""Picture of rows that went because of another one, each beside that one."""
+"""A picture of dropped rows, each beside the row or reference that it resembles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ImagesById = Callable[[str, str], Sequence[bytes]]
 
 
 def picture(found: Subset, shown: ImagesById) -> Pixels | None:
-    """The first pairs of each rule that compares rows, two a line; None where no row went so."""
+    """Returns the first pairs of each rule that compares rows, two a line; None if no such rule dropped a row."""
     strips: list[list[sheet.SheetCell]] = []
     for step in found.steps:
         matched = [(row, reason) for row, reason in step.dropped if isinstance(reason, Match)]
@@ -30,5 +30,5 @@ def picture(found: Subset, shown: ImagesById) -> Pixels | None:
 
 
 def _cell(encoded: Sequence[bytes], title: str, text: str) -> list[sheet.SheetCell]:
-    """Nothing for a row without images."""
+    """Returns no cell for a row without images."""
     return [sheet.captioned(images.decode(encoded[0], title), [title, text[:300]])] if encoded else []

@@ -1,4 +1,4 @@
-"""Rules: how often a policy is right on a question. A question without a verdict (None is not zero) stays."""
+"""Rules: how often a policy answers a question right. A question without a verdict stays, because None is not zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def band(
 ) -> list[str | None]:
     """Drops questions whose rate is below ``min_rate`` or above ``max_rate``; the bounds themselves stay.
 
-    CodeV drops accuracy above 0.9 over 8 samples, which only 8 of 8 is.
+    CodeV drops accuracy above 0.9 over 8 samples, which only 8 of 8 exceeds.
     """
     if not 0 <= min_rate <= max_rate <= 1:
         raise ValueError(f"pass rates from min_rate={min_rate} to max_rate={max_rate}: expected 0 <= min <= max <= 1")
@@ -40,17 +40,17 @@ def band(
 def without_tools(
     rows: Sequence[RowFacts], *, plain_rates: PassRates, min_rate: float = 0.0, max_rate: float = 0.0
 ) -> list[str | None]:
-    """As ``band``, of rollouts that are offered no tool: by default it drops what is ever right without one.
+    """Applies ``band`` to rollouts without tools. By default it drops questions that are ever right without one.
 
-    Before ``band`` with a ``min_rate`` above 0 it leaves the questions that need the tool, wrong without and right
-    with (DeepEyes). Those that it drops are never rolled out with tools.
+    Together with a later ``band`` of ``min_rate`` above 0 it keeps questions that need the tool: wrong without, right
+    with one (DeepEyes). Put it first, because dropped questions are then never rolled out with tools.
     """
     return band(rows, pass_rates=plain_rates, min_rate=min_rate, max_rate=max_rate)
 
 
 @measured_by("pass rate", _rate)
 def mixed(rows: Sequence[RowFacts], *, pass_rates: PassRates) -> list[str | None]:
-    """Drops questions on which all rollouts are right, or all wrong: DeepEyes and CodeVision."""
+    """Drops questions that all rollouts answer right, or all wrong, as DeepEyes and CodeVision do."""
 
     def problem(row: RowFacts) -> str | None:
         found = pass_rates.get(row.key)

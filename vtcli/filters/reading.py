@@ -1,4 +1,4 @@
-"""Messages and truths of rows, read when a rule looks at them: they are too large to hold for a million rows."""
+"""Messages and truths of rows, read when a rule needs them, because a million rows of them do not fit into memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAUGHT_FILE = "taught.jsonl"
 
 
 class StoredRows(Mapping[tuple[str, str], T], Generic[T]):
-    """A value of each of some rows, by ``RowFacts.key``; nothing is kept of what was read."""
+    """A value of each row, by ``RowFacts.key``; read at every access and not kept."""
 
     def __init__(self, rows: Sequence[RowFacts], read: Callable[[RowFacts], T]) -> None:
         self._rows, self._read = {row.key: row for row in rows}, read
@@ -36,13 +36,13 @@ class StoredRows(Mapping[tuple[str, str], T], Generic[T]):
 def messages_of(
     tables: Mapping[str, ParquetTable], rows: Sequence[RowFacts]
 ) -> Mapping[tuple[str, str], Sequence[DemoMessage]]:
-    """``messages``: of demonstrations."""
+    """Returns ``messages`` of demonstrations."""
     shown = [row for row in rows if row.form == "demo"]
     return StoredRows(shown, lambda row: tables[row.file].row(row.index, "messages")["messages"])
 
 
 def taught_of(folder: Path, rows: Sequence[RowFacts]) -> dict[tuple[str, str], DemoSignals]:
-    """``taught``: what was measured of the tries that demonstrations were made from, where their artifact has it.
+    """Returns ``taught``: signals of the trajectories that demonstrations were made from, if their artifact has them.
 
     Raises:
         InputError: a damaged file.
@@ -53,7 +53,7 @@ def taught_of(folder: Path, rows: Sequence[RowFacts]) -> dict[tuple[str, str], D
 
 
 def samples_of(tables: Mapping[str, ParquetTable], rows: Sequence[RowFacts]) -> Mapping[tuple[str, str], Sample]:
-    """``samples``: questions with their truth, without images and videos."""
+    """Returns ``samples``: questions with their truth, without images and videos."""
 
     def read(row: RowFacts) -> Sample:
         return records.sample_of(tables[row.file].row(row.index, "id", "ability", "extra_info"))

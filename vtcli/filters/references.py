@@ -1,4 +1,4 @@
-"""References of contamination: questions of benchmarks and of held-out files, with the hashes of their images."""
+"""References for contamination: questions of benchmarks and held-out files, with the hashes of their images."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from vtcli.store.artifacts import Artifact
 from vtcli.store.images import ImageStore
 
 TURNED = "image_hash_turned.bin"
-"""File of the hashes of all turns, beside that of the plain ones."""
+"""File of the hashes of all turns, beside the file of plain ones."""
 
 ReadImages = Callable[[], Sequence[bytes]]
 
 
 class ReferenceReader:
-    """``references`` for ``applying.apply``: read once, when the first rule wants them."""
+    """Reads ``references`` for ``applying.apply`` once, when the first rule needs them."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class ReferenceReader:
         return self._found
 
     def images(self, row: RowFacts) -> Sequence[bytes]:
-        """A reference's images, as they are stored."""
+        """Returns a reference's stored images."""
         return self._encoded[row.key]()
 
     def shown(self, source: str, id: str) -> Sequence[bytes] | None:  # noqa: A002, as in the records
-        """The images of the reference of that name; None where there is none."""
+        """Returns the images of a reference, or None if no reference has that name."""
         found = self._encoded.get((source, id))
         return found() if found else None
 
@@ -86,10 +86,14 @@ class ReferenceReader:
                 print_lines(f"skipped: {line}" for line in table.bad)
                 for row in facts_of(table):
                     named = replace(row, file=f"{artifact.ref}/{row.file}")
-                    yield named, lambda table=table, index=row.index: table.images(index)
+                    yield (
+                        named,
+                        lambda table=table, index=row.index: table.images(index),
+                    )  # defaults bind this row's values
 
     def _of_benchmarks(self) -> Iterator[tuple[RowFacts, ReadImages]]:
         for folder, name, benchmark, store in self._benchmarks:
+            # A benchmark's prompt would add its words to every question, and all would look alike.
             bare = replace(benchmark, prompt="{question}", options_prompt=None)
             for index, sample in enumerate(samples.load(folder, name, bare, store)):
                 shas = tuple(ref.full for ref in sample.images)

@@ -21,8 +21,8 @@ def images(
 ) -> list[str | None]:
     """Drops rows with an image whose shorter or longer side, area, or aspect (longer by shorter side) is out of bounds.
 
-    The bounds themselves stay. Qwen's processors take no aspect above 200, so the default drops what
-    rl refuses.
+    The bounds themselves stay. Qwen's processors refuse aspects above 200, so the default drops the rows that rl
+    would refuse.
     """
 
     def problem(width: int, height: int) -> str | None:

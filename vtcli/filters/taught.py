@@ -1,7 +1,7 @@
-"""Rules of a teacher's demonstrations by what was measured of them: right answers, and operations that were done.
+"""Rules of a teacher's demonstrations by its measured signals: right answers, and operations that were done.
 
-Where no such facts are stored (scripts, other sets, older artifacts), ``unknown`` says whether a demonstration goes.
-Rows of datasets stay.
+``unknown`` decides about demonstrations without stored signals (scripts, other sets, older artifacts). Rows of datasets
+stay.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def _rightness(row: RowFacts, taught: DemoFacts, signal: str = "answer_correct")
 def right(
     rows: Sequence[RowFacts], *, taught: DemoFacts, signal: str = "answer_correct", unknown: Unknown = "drop"
 ) -> list[str | None]:
-    """Drops demonstrations whose answer was found wrong, by the row's rule or the judge: ``signal`` is at most one
-    half."""
+    """Drops demonstrations whose answer the row's rule or the judge found wrong: ``signal`` is at most one half."""
     _require(unknown)
 
     def problem(row: RowFacts) -> str | None:
@@ -54,8 +53,8 @@ def verified(
     operations: Literal["all", "not_false"] = "all",
     unknown: Unknown = "drop",
 ) -> list[str | None]:
-    """Drops demonstrations with an operation that was not done, as the sandbox repeats it. ``all`` also drops those
-    with an image whose operation cannot be repeated."""
+    """Drops demonstrations with an operation that the sandbox's repetition refutes. ``all`` also drops them
+    if the operation behind an image cannot be repeated."""
     _require(unknown)
     if operations not in ("all", "not_false"):
         raise ValueError(f"operations={operations!r}: expected all or not_false")

@@ -1,5 +1,5 @@
 """Rules of demonstrations: tool turns, images, failed calls, length, language, form, repetition. Other rows have
-no turns and stay. ``taught`` has the rules by what was measured of a teacher's try."""
+no turns and stay. The rules of ``taught`` read a teacher's signals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FAILURE = (
     r"\A\W*error\b(?!:? *[-+]?\d)|^Traceback \(most recent call last\)"
     r"|^[ \t]*(?:error|\w*(?-i:Error|Exception)): (?![-+]?\d)|\b(?:code|call|tool|execution) timed out\b"
 )
-"""Of an observation: the environments' own ("Error: …"), Python's, and what other sets write. A number after "error" is
-a result."""
+"""Matches a failed observation: the environments' ("Error: …"), Python's, and those of other sets. A number after
+"error" is a result, as in "Error: 0.02"."""
 
 TAGS = ("think", "answer", "code", "tool_call")
 
@@ -29,19 +29,19 @@ TAIL = 1000
 
 
 def observations(messages: Sequence[DemoMessage]) -> list[str]:
-    """The texts that answer a policy turn, whoever speaks them."""
+    """Returns the texts that answer a policy turn, in any role, because sets differ in it (user, tool, observation)."""
     roles = [message["role"] for message in messages]
     first = roles.index("assistant") if "assistant" in roles else len(roles)
     return [message["content"] for message in messages[first:] if message["role"] != "assistant"]
 
 
 def said(messages: Sequence[DemoMessage]) -> list[str]:
-    """The texts of the policy's turns."""
+    """Returns the texts of the policy's turns."""
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
 def _number(of: Callable[[Sequence[DemoMessage]], float | None]) -> NumberOf:
-    """The number of a row's messages; None for a row without."""
+    """Wraps ``of`` as the number of a row's messages; None for a row without messages."""
     return lambda row, messages: of(texts) if (texts := messages.get(row.key)) else None
 
 
@@ -68,7 +68,7 @@ def _shown(texts: Sequence[DemoMessage]) -> int:
 def images(
     rows: Sequence[RowFacts], *, messages: DemoMessages, min_images: int = 0, max_images: int | None = None
 ) -> list[str | None]:
-    """Drops demonstrations whose calls show fewer or more images; those of the question do not count."""
+    """Drops demonstrations whose calls show fewer or more images; images of the question do not count."""
 
     def problem(texts: Sequence[DemoMessage]) -> str | None:
         count = _shown(texts)
@@ -92,8 +92,8 @@ def _failed(row: RowFacts, messages: DemoMessages, failure: str = FAILURE) -> fl
 def failed_calls(
     rows: Sequence[RowFacts], *, messages: DemoMessages, max_failed: int = 0, failure: str = FAILURE
 ) -> list[str | None]:
-    """Drops demonstrations with more observations that report a failure, found by the regular expression."""
-    _compiled(failure)  # or it is refused here
+    """Drops demonstrations with more failed calls, whose observations match the regular expression ``failure``."""
+    _compiled(failure)  # raises for a bad expression, also without demonstrations
 
     def problem(texts: Sequence[DemoMessage]) -> str | None:
         found = _failures(texts, failure)
@@ -120,7 +120,7 @@ def length(
 
 
 def _own_script(texts: Sequence[DemoMessage]) -> tuple[str, float] | None:
-    """The script of the question, and its share of the letters of the policy's turns; None without letters."""
+    """Returns the question's script and its share of the letters of the policy's turns; None without letters."""
     asked = next((message["content"] for message in texts if message["role"] == "user"), "")
     wanted = scripts(asked).most_common(1)
     text = "\n".join(said(texts))
@@ -132,8 +132,8 @@ def _own_script(texts: Sequence[DemoMessage]) -> tuple[str, float] | None:
 
 @measured_by("share of the question's script", _number(lambda texts: own[1] if (own := _own_script(texts)) else None))
 def language(rows: Sequence[RowFacts], *, messages: DemoMessages, min_share: float = 0.5) -> list[str | None]:
-    """Drops demonstrations that are not thought in the question's script, the one of most of its letters. Fewer than
-    ``min_share`` of the letters of the policy's turns are of it; code and calls do not count."""
+    """Drops demonstrations that do not think in the question's script, the one of most of its letters: it has less than
+    ``min_share`` of the letters of the policy's turns. Code and calls do not count."""
     if not 0 <= min_share <= 1:
         raise ValueError(f"min_share={min_share}: expected 0 to 1")
 
@@ -147,7 +147,7 @@ def language(rows: Sequence[RowFacts], *, messages: DemoMessages, min_share: flo
 
 
 def scripts(text: str) -> Counter[str]:
-    """Letters by script, the first word of their Unicode names: LATIN, CYRILLIC, CJK. Kana counts as CJK."""
+    """Counts letters by script, the first word of their Unicode names: LATIN, CYRILLIC, CJK. Kana counts as CJK."""
     count: Counter[str] = Counter()
     for letter, times in Counter(text).items():
         if letter.isalpha():
@@ -157,8 +157,8 @@ def scripts(text: str) -> Counter[str]:
 
 
 def form(rows: Sequence[RowFacts], *, messages: DemoMessages, answered: bool = True) -> list[str | None]:
-    """Drops demonstrations whose tags are not closed, that write an observation themselves, or whose answer is missing,
-    empty, doubled or not in the last turn. ``answered=False`` lets answers without tags pass."""
+    """Drops demonstrations with unclosed tags, with an observation that the policy wrote, or with an answer that is
+    missing, empty, doubled or not in the last turn. ``answered=False`` accepts answers without tags."""
 
     def problem(texts: Sequence[DemoMessage]) -> str | None:
         turns = said(texts)
@@ -192,8 +192,8 @@ def _repetition(row: RowFacts, messages: DemoMessages, gram: int = 6) -> float |
 def repetition(
     rows: Sequence[RowFacts], *, messages: DemoMessages, max_share: float = 0.3, gram: int = 6
 ) -> list[str | None]:
-    """Drops demonstrations that repeat themselves at the end, as Thyme's guard does. Of the n-grams of ``gram`` words
-    in the last 1000 characters, more than ``max_share`` were there before."""
+    """Drops demonstrations that repeat themselves at the end, as Thyme's guard does: more than ``max_share`` of the
+    n-grams of ``gram`` words in the last 1000 characters occurred before."""
     if not 0 <= max_share <= 1 or gram < 1:
         raise ValueError(f"max_share={max_share}, gram={gram}: expected a share from 0 to 1 and words from 1")
 

@@ -1,4 +1,4 @@
-"""Rule: questions whose own reference their rule finds right."""
+"""Rule: drops questions whose reference answer their own rule finds wrong."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from vtcli.signals.rules import Rule, asks_judge, score
 def reference(
     rows: Sequence[RowFacts], *, samples: Samples, judged: bool = True, rules: Mapping[str, Rule] | None = None
 ) -> list[str | None]:
-    """Drops questions whose reference answer is wrong by their own rule (``truth.rule``). No policy can be right there:
-    the answer is a letter that is no option, say, or a number that cannot be read.
+    """Drops questions whose reference answer is wrong by their own rule (``truth.rule``), because no policy can be
+    right on them: the answer is a letter that is not an option, or a number that cannot be read.
 
-    ``judged=False`` drops those that only a judge can settle, too. ``rules`` are further ones, as for the signal
+    ``judged=False`` also drops questions that only a judge can settle. ``rules`` adds rules, as for the signal
     ``answer``. Demonstrations stay.
     """
 

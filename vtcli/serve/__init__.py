@@ -1,6 +1,6 @@
-"""The agent behind an OpenAI-compatible endpoint: a client asks, the whole rollout goes on here, an answer goes back.
+"""The agent behind an OpenAI-compatible endpoint: a client asks, the whole rollout runs here, one answer goes back.
 
-``requests`` (what a client asks, pure) and ``answers`` (what it is told, pure) know no web server and no engine.
+``requests`` (parses what clients send) and ``answers`` (writes responses) are pure: no web server, no engine.
 ``agent`` makes rollouts with the loop and the worlds of training and evaluation, within bounds. ``history`` keeps the
 newest of them. ``app`` and ``response`` are HTTP, ``metrics`` is Prometheus', ``page`` is for a browser. A client's
 text is never trusted: it opens no turn and no image, and its pictures go through ``store.images``.

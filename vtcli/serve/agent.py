@@ -1,6 +1,6 @@
-"""Rollouts for clients: the loop, worlds and policy of training and evaluation, so many at a time, others wait or go.
+"""Rollouts for clients, with the loop, worlds and policy of training and evaluation; at most ``Bounds.active`` at once.
 
-A client that goes away cancels its task, which closes its world and takes its request back from the engine.
+A client that disconnects cancels its task, which closes its world and withdraws its request from the engine.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One turn of a choice's reasoning, as it comes; ``step`` is what the tools did where the piece tells of that.
-    ``html`` is the turn as the report shows it, for a client that wants it."""
+    """One turn of a choice's reasoning, as it comes; ``step`` has the tool calls if the turn is the world's.
+    ``html`` is the turn as the report shows it, for a client that asks for it."""
 
     index: int
     text: str
@@ -48,11 +48,11 @@ class Piece:
 Tell = Callable[[Piece], None]
 
 SHARED_PIXELS = 4_000_000
-"""The engine ``hf`` waits for a question's images while they are stored, up to so many pixels. So questions that come
-together are sampled together."""
+"""Images of up to this many pixels are stored by ``in_thread``, for which the engine ``hf`` waits, so that questions
+which arrive together are sampled as one batch."""
 
 SEED_BITS = 53
-"""A drawn seed is told as a number of JSON, which JavaScript reads as a double."""
+"""Bits of a drawn seed. Clients receive it as a JSON number, which JavaScript reads as a double."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ChatQuestion:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Rollouts at a time, and how many more may wait; beyond that a client is told to come again."""
+    """Rollouts at a time, and how many more may wait; beyond that clients get a 429."""
 
     active: int = 64
     queue: int = 256
@@ -101,10 +101,11 @@ class ChatAgent:
     temperature: float
     history: History
     metrics: Metrics
-    stored: Callable[[Trajectory], Trajectory] = lambda found: found  # the form in which one is kept
+    stored: Callable[[Trajectory], Trajectory] = lambda found: found  # the form in which History keeps a trajectory
     has_logprobs: bool = True  # False: the policy is an endpoint, whose tokens are estimates
     rolling: int = 0  # rollouts admitted and not yet over
     running: int = 0  # of them, those that do not wait
+    # Starts at one second, because the first Retry-After needs a mean before any rollout has ended.
     _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
 
     def __post_init__(self) -> None:
@@ -118,6 +119,7 @@ class ChatAgent:
         Raises:
             RequestError: they would not fit into the queue (429).
         """
+        # Counted here and not at the semaphore, because a request of n rollouts is admitted whole or not at all.
         if self.rolling + count > self.bounds.active + self.bounds.queue:
             raise self.too_many(f"{self.rolling} rollouts are under way or wait")
         room = Room(self, count, self.images.lease())
@@ -130,7 +132,7 @@ class ChatAgent:
 
     @property
     def retry_after_s(self) -> int:
-        """When there may be room again."""
+        """Seconds for a 429's ``Retry-After``: how long the rollouts ahead should take, between 1 and 60."""
         mean = sum(self._took) / len(self._took)
         return round(min(60, max(1, self.rolling * mean / self.bounds.active)))
 
@@ -145,28 +147,31 @@ class ChatAgent:
         pixels = await in_thread(partial(_pixels, asked, limits))
         keep = partial(_keep, asked, room.images)
         refs = await (in_thread(keep) if pixels <= SHARED_PIXELS else asyncio.to_thread(keep))
+        # A client that writes out the default temperature gets the same sample id, so the same rollouts.
         own = replace(asked, temperature=None) if asked.temperature == self.temperature else asked
         sample = self.worlds.offer(Sample(own.id, "served", "answer", "served", asked.question, "", refs, ()))
         seed = secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed
         temperature = self.temperature if asked.temperature is None else asked.temperature
         drawn = GroupRequest(sample, asked.n, seed, Sampling(temperature, asked.top_k, asked.top_p, asked.min_p))
         card = LiveCard(sample, ServedPictures(self.images.held)) if asked.include_cards else None
+        # The encoded images are on disk now; their bytes would hold up to max_body_mb for each waiting request.
         return ChatQuestion(replace(asked, images=()), sample, seed, drawn.members, deadline, card)
 
     async def answer(self, question: ChatQuestion, tell: Tell, room: Room) -> list[answers.Answer]:
         """One answer a choice.
 
         Raises:
-            RequestError: a question that the environment cannot take (400), a rollout that broke (500), or one that
-                could not begin before the deadline (429).
+            RequestError: the environment cannot take the question (400), a rollout broke (500), or none could begin
+                before the deadline (429).
             VtcliError: the engine is gone.
         """
 
-        def over(member: asyncio.Task[Trajectory]) -> None:  # also for one that was cancelled before it began
+        def over(member: asyncio.Task[Trajectory]) -> None:  # a callback, because a task may be cancelled unstarted
             del member
             self.rolling -= 1
             room.left -= 1
 
+        # Tasks and not a TaskGroup, which would wrap one member's error in an ExceptionGroup.
         members = [asyncio.create_task(self._member(question, i, tell)) for i in range(len(question.drawn))]
         for member in members:
             member.add_done_callback(over)
@@ -178,11 +183,13 @@ class ChatAgent:
         finally:
             for member in members:
                 member.cancel()
-            await asyncio.gather(*members, return_exceptions=True)  # their worlds are closed then
+            await asyncio.gather(*members, return_exceptions=True)  # until their worlds are closed
+        # One broken member fails the request, because OpenAI's format has no way to report a choice that failed.
         if broken := [one for one in found if one.stop is Stop.BROKEN]:
             kinds = ", ".join(sorted({(one.error or "unknown").split(":")[0] for one in broken}))
             _log.error("%d of %d rollouts broke (%s); first: %s", len(broken), len(found), kinds, broken[0].id)
-            raise RequestError(500, "the rollout broke; the server's log says why", "rollout_broken")
+            raise RequestError(500, "the rollout broke; the server's log has the reason", "rollout_broken")
+        # No turn at all means that the prompt alone fills the context: the client's mistake, not an empty answer.
         if all(one.stop is Stop.MAX_TOKENS and not one.turns for one in found):
             text = f"messages: with the prompt more than max_model_len={self.limits.max_tokens} tokens"
             raise RequestError(400, text, "context_length_exceeded", "messages")
@@ -190,7 +197,7 @@ class ChatAgent:
         return [replace(one, logprobs=self._logprobs(one)) for one in told] if question.asked.logprobs else told
 
     async def _member(self, question: ChatQuestion, index: int, tell: Tell) -> Trajectory:
-        """One rollout. Its world, its request to the engine and its images go when it is cancelled."""
+        """Makes one rollout. Cancelling it closes its world and frees its images and its request to the engine."""
         came, drawn, system = time.perf_counter(), question.drawn[index], question.asked.system
         try:
             async with asyncio.timeout_at(question.deadline):
@@ -200,6 +207,7 @@ class ChatAgent:
         try:
             begin = time.perf_counter()
             self.running += 1
+            # A lease for this rollout, because its images outlive the request: History shows them until it drops them.
             lease = self.images.lease(drawn.sample.images)
 
             def open_env(sample: Sample) -> Env:
@@ -226,7 +234,10 @@ class ChatAgent:
         return text if len(ids) <= tokens else self.chat.decode(ids[:tokens]).text
 
     def _logprobs(self, one: answers.Answer) -> list[dict[str, Any]]:
-        """Returns the last turn's tokens up to the content's end; a part of a character has no bytes."""
+        """Returns log-probabilities of the last turn's tokens up to the content's end.
+
+        ``bytes`` is None for a token that holds only part of a character.
+        """
         turns = one.trajectory.policy_turns
         if not turns or not one.content:
             return []
@@ -282,13 +293,14 @@ def _keep(request: ChatRequest, lease: Lease) -> tuple[ImageRef, ...]:
 
 
 def _require_disk(error: BaseException) -> None:
-    """Raises ``RequestError`` 500 where the server's disk is in trouble: no fault of the client, who gets no path."""
+    """Raises ``RequestError`` 500 if a disk error caused this one. The client gets no path; the log has it."""
     cause: BaseException | None = error
+    # Only the operating system's errors have a number; Pillow raises OSError without one for a damaged image.
     while cause is not None and not (isinstance(cause, OSError) and cause.errno):  # Pillow's have no number
         cause = cause.__cause__
     if cause is not None:
         _log.error("%s", error)
-        raise RequestError(500, "the server's disk is in trouble; its log says why", "disk") from None
+        raise RequestError(500, "the server's disk is in trouble; its log has the reason", "disk") from None
 
 
 def _tell(tell: Tell, index: int, text: str, html: str | None = None, step: Mapping[str, Any] | None = None) -> None:
@@ -296,7 +308,7 @@ def _tell(tell: Tell, index: int, text: str, html: str | None = None, step: Mapp
 
 
 class _WatchedEnv:
-    """A world whose turns are told as they come, with the client's system text after its own."""
+    """A world that reports each turn as it comes, with the client's system text after the environment's."""
 
     def __init__(
         self,
@@ -317,10 +329,12 @@ class _WatchedEnv:
         return "\n\n".join(text for text in (system, self._system) if text), question
 
     async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
+        # Only turns with calls are streamed as reasoning: the last turn holds the answer, which ``max_tokens`` may cut.
         if turn.calls:
             self._tell(turn.text + "\n", self._card and self._card.policy(turn.text))
         observation = await self._env.step(turn, images)
         if observation is not None:
+            # Policy and world alternate from turn 0, so the world's n-th turn (from 0) is number 2n + 1.
             number, shown = 2 * self._turns + 1, (*images, *observation.images)
             step = answers.step(number, observation, shown, len(images))
             html = self._card and self._card.world(images, observation)

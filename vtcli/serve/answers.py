@@ -13,7 +13,7 @@ from vtcli.serve.requests import ChatRequest, Format
 from vtcli.store import codec
 
 _TAGGED = re.compile(r"\A(?:(?!<think>).)*</think>|<(think|tool_call|code)>.*?(?:</\1>|\Z)", re.DOTALL)
-"""Parts of a turn that are no answer. A thinking model's turn begins inside its thought."""
+"""Parts of a turn that are not the answer. A thinking model's turn begins inside its thought and may lack <think>."""
 _ANSWER = re.compile(r"</?answer>")
 
 Cut = Callable[[str, int], str]
@@ -42,9 +42,10 @@ class Head:
 
 
 def answer(found: Trajectory, request: ChatRequest, cut: Cut) -> Answer:
-    """The answer in the form that was asked for; ``max_tokens`` and ``stop`` cut it, and nothing before it."""
+    """Returns the answer in the requested form. ``max_tokens`` and ``stop`` cut the answer and nothing before it."""
     content = _content(found, request.format)
     ended = finish(found)
+    # ``max_tokens`` bounds the answer alone: many tasks ask for 16 tokens, which no rollout with tools fits into.
     if request.max_tokens is not None and (short := cut(content, request.max_tokens)) != content:
         content, ended = short, "length"
     ends = [at for stop in request.stop if (at := content.find(stop)) >= 0]
@@ -54,8 +55,9 @@ def answer(found: Trajectory, request: ChatRequest, cut: Cut) -> Answer:
 
 
 def _reasoning(found: Trajectory, form: Format) -> str:
-    """All turns but the one that answers; of that one the thought, where the content leaves it out."""
+    """Returns all turns before the answering one, and that turn's thought if the content leaves it out."""
     *before, last = found.turns or (None,)
+    # A rollout that ends with a call or an observation gave no answer: all of it is reasoning.
     if not isinstance(last, PolicyTurn) or last.calls:
         return "".join(told(turn) for turn in found.turns)
     thought = last_thought(last.text) if form in ("answer", "boxed") else ""
@@ -77,6 +79,7 @@ def _content(found: Trajectory, form: Format) -> str:
         return "\n".join(turn.text for turn in turns)
     if form == "text":
         return turns[-1].text
+    # The bare answer, because harnesses' parsers read a letter right and tags wrong.
     bare = found.answer if found.answer is not None else _ANSWER.sub("", _TAGGED.sub("", turns[-1].text)).strip()
     return f"\\boxed{{{bare}}}" if form == "boxed" else bare
 
@@ -101,7 +104,7 @@ def last_thought(text: str) -> str:
 
 
 def steps(found: Trajectory) -> list[dict[str, Any]]:
-    """Calls and what came of them, a step a turn of the world. Images are numbered as the policy numbers them."""
+    """Returns tool calls and their results, one step a world turn. Images have the policy's numbers."""
     turns = enumerate(found.turns)
     return [step(n, t.observation, found.images, known(found, n)) for n, t in turns if isinstance(t, EnvTurn)]
 
@@ -121,6 +124,7 @@ def _call(result: CallResult, images: Sequence[ImageRef], before: int) -> dict[s
     """``drawing`` is the call as SVG in pixels of the view of ``on``, the image that it acted on."""
     on = overlay.acted_on(result, images, before)
     facts = {"name": result.name, "arguments": result.arguments, "status": result.status, "message": result.message}
+    # A result may number images that the world dropped at its limit, so ``images`` can be shorter.
     made = [{"index": index} | picture(images[index]) for index in result.images if index < len(images)]
     drawn: dict[str, Any] = {"on": None, "drawing": ""}
     if on is not None:
@@ -136,7 +140,7 @@ def picture(ref: ImageRef) -> dict[str, Any]:
 
 
 def facts(found: Sequence[Answer], seed: int, sample: str) -> dict[str, Any]:
-    """The extra object: ``sample`` and ``seed`` are what ``vtcli eval`` needs to draw the same again."""
+    """Returns the response's ``vtcli`` object; ``vtcli eval`` draws the same rollouts from ``sample`` and ``seed``."""
     choices = [
         {
             "trajectory": one.trajectory.id,
@@ -152,10 +156,11 @@ def facts(found: Sequence[Answer], seed: int, sample: str) -> dict[str, Any]:
 
 
 def usage(found: Sequence[Answer], count: Callable[[str], int]) -> dict[str, Any]:
-    """Tokens: what the policy read that it had not written (the prompt once, every observation), and what it wrote."""
+    """Counts tokens that the policy read (the prompt once, each observation) and wrote, as OpenAI's ``usage``."""
     written = sum(len(turn.token_ids) for one in found for turn in one.trajectory.policy_turns)
     read = sum(len(t.token_ids) for one in found for t in one.trajectory.turns if isinstance(t, EnvTurn))
     read += len(found[0].trajectory.prompt_ids) if found else 0
+    # An estimate, because the content is encoded again; max() since another split may take more tokens.
     thought = max(0, written - sum(count(one.content) for one in found))
     return {
         "prompt_tokens": read,
@@ -176,6 +181,7 @@ def completion(
                 "role": "assistant",
                 "content": one.content,
                 "refusal": None,
+                # Two names, because clients of DeepSeek's API read the first and newer ones of vLLM the second.
                 "reasoning_content": one.reasoning,
                 "reasoning": one.reasoning,
             },

@@ -40,7 +40,7 @@ NOT_YET_S = 5
 
 PRIVATE = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
 WHAT = web.RequestKey("what", str)
-"""The kind of a request, for the log: no text, no picture."""
+"""The size of a request for the log: numbers of images and choices, no text, no picture."""
 
 _SHA = re.compile(r"[0-9a-f]{64}")
 _GIVEN_ID = re.compile(r"[\w.-]{1,128}")
@@ -50,7 +50,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Service:
-    """The served agent and its state. ``agent`` is None while the model loads; ``failed`` says why it cannot go on."""
+    """The served agent and its state. ``agent`` is None while the model loads; ``failed`` gets the engine's error."""
 
     names: tuple[str, ...]  # of the model: its id first
     loopback: bool
@@ -76,13 +76,14 @@ class Service:
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing can be asked now."""
+        """Why the server cannot take a question now, or None."""
         if self.draining:
             return "the server is ending"
         if self.failed is not None and self.failed.done():
             return "the engine has failed"
         return "the model is loading" if self.agent is None else None
 
+    # Rescheduling each request's timeout raises TimeoutError inside it, which ``refusal`` turns into the 503.
     def cut(self) -> None:
         """Ends the requests under way. Each of their clients gets a 503, a stream as its last event."""
         self.is_cut = True
@@ -101,7 +102,7 @@ class Service:
             self.clocks.discard(clock)
 
     def refusal(self, error: Exception, name: str) -> RequestError:
-        """Any error of request ``name`` as one for its client. An engine's ends the server.
+        """Returns any error of request ``name`` as one for its client. An engine's error ends the server.
 
         An unforeseen error is logged without its message, which may quote a client's text.
         """
@@ -112,16 +113,18 @@ class Service:
         if isinstance(error, web.HTTPException):
             words = {404: "there is no such route", 405: "this route does not take that method"}
             return RequestError(error.status, words.get(error.status, error.reason))
+        # An engine in this process does not recover: its cause (memory, a driver) stays, so the stage ends the server.
         if isinstance(error, EngineError):
             if self.failed is not None and not self.failed.done():
                 self.failed.set_result(error)
             return RequestError(503, "the engine has failed", "engine_failed", retry_after_s=NOT_YET_S)
         where = "".join(traceback.format_tb(error.__traceback__))
         _log.error("request %s failed: %s\n%s", name, type(error).__name__, where)
-        return RequestError(500, "the server failed; its log says why")
+        return RequestError(500, "the server failed; its log has the reason")
 
 
 def application(service: Service) -> web.Application:
+    # The order matters: outcomes is outside, so that a refusal by the guard gets OpenAI's form and an id as well.
     """All routes; every error is OpenAI's object."""
     app = web.Application(middlewares=[_outcomes(service), _guard(service)])
     routes = _Routes(service)
@@ -141,12 +144,13 @@ def application(service: Service) -> web.Application:
 
 
 def _outcomes(service: Service) -> Any:
-    """Puts every error into OpenAI's form and an id on every response; counts and logs what came of each question."""
+    """Gives each error OpenAI's form and each response an id; counts and logs the outcome of each question."""
 
     @web.middleware
     async def outcomes(request: web.Request, handler: Handler) -> web.StreamResponse:
         begin, given = time.perf_counter(), request.headers.get("X-Request-Id", "")
         request[REQUEST_ID] = given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8)
+        # GONE until the handler returns: a client that disconnects cancels it, and no line below sets a status.
         status, clock = GONE, asyncio.timeout(None)
         with service.counted(clock):
             try:
@@ -162,6 +166,7 @@ def _outcomes(service: Service) -> Any:
                     took, what = time.perf_counter() - begin, request.get(WHAT, "not read")
                     told = (request[REQUEST_ID], request.remote, what, "gone" if status == GONE else status, took)
                     _log.info("request %s from %s: %s: %s in %.2f s", *told)
+            # A stream has sent its headers already, the id among them.
             if not response.prepared:
                 response.headers["X-Request-Id"] = request[REQUEST_ID]
             await _send(request, response, service.connections.write_s)
@@ -188,12 +193,12 @@ def _failure(error: RequestError) -> web.Response:
     body = answers.error(error.status, error.message, error.code, error.param)
     response = web.json_response(body, status=error.status, headers=headers)
     if error.status in (408, 413):
-        response.force_close()  # the rest of the body is not waited for
+        response.force_close()  # without waiting for the rest of the body
     return response
 
 
 def _guard(service: Service) -> Any:
-    """Asks for the key, and on loopback for a host that is loopback: else a web page could ask through DNS."""
+    """Checks the key, and on loopback the Host header: otherwise a web page could ask through DNS."""
     expected = hashlib.sha256(service.key.encode()).digest() if service.key else None
 
     @web.middleware
@@ -201,6 +206,7 @@ def _guard(service: Service) -> Any:
         if service.loopback and not is_loopback(request.host):
             raise RequestError(403, "this server answers on loopback only; expected Host: 127.0.0.1")
         if expected is not None and request.path not in OPEN:
+            # Digests of equal length, because compare_digest reveals the length of unequal texts by its time.
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")
             digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
             if not hmac.compare_digest(digest, expected) or scheme.lower() != "bearer":
@@ -249,7 +255,7 @@ class _Routes:
         return self.service.agent
 
     async def trajectories(self, request: web.Request) -> web.Response:
-        """The list of those that are kept, the newest first."""
+        """The list of kept trajectories, the newest first."""
         del request
         listed = [history.listed(found) for found in reversed(self._agent().history.newest)]
         return web.json_response({"object": "list", "data": listed}, headers=PRIVATE)
@@ -271,11 +277,11 @@ class _Routes:
         return found
 
     async def image(self, request: web.Request) -> web.Response:
-        """An image of a kept trajectory or of one under way, by its sha256; a path is never made of anything else."""
+        """An image of a trajectory that is kept or under way, by its sha256; no other text becomes a path."""
         sha, images = request.match_info["sha"], self._agent().images
         if not _SHA.fullmatch(sha) or not images.held(sha):
             raise RequestError(404, "no such image; it goes with its trajectory", "not_found")
-        with suppress(FileNotFoundError):  # it went between the two lines
+        with suppress(FileNotFoundError):  # its trajectory was dropped between the two lines
             data = await asyncio.to_thread(images.store.path(sha).read_bytes)
             return web.Response(body=data, headers=PRIVATE | {"Content-Type": "image/png"})
         raise RequestError(404, "no such image; it goes with its trajectory", "not_found")
@@ -308,8 +314,11 @@ class _Routes:
         if service.obstacle:
             raise RequestError(503, service.obstacle, "not_ready", retry_after_s=NOT_YET_S)
         agent = self._agent()
+        # keep other clients' bodies out; the rollouts' own room is held until the response has been written.
+        # The room in which a body is read is given back before the rollouts begin, so that slow rollouts do not
         async with AsyncExitStack() as stack:
             async with self.bodies.read(request) as body:
+                # The deadline starts after the body, because a slow upload has its own limit (body_s).
                 deadline = asyncio.get_running_loop().time() + service.timeout_s
                 asked = await asyncio.to_thread(parse, body, service.names, service.limits)
                 request[WHAT] = f"{len(asked.images)} images, n={asked.n}{', stream' if asked.stream else ''}"

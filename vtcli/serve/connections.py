@@ -1,5 +1,5 @@
-"""Connections and bodies of clients: how large and how slow. A client that dawdles costs others nothing. How many there
-may be is a reverse proxy's matter."""
+"""Limits of connections and bodies: how large, how slow. A slow client costs others nothing. A reverse proxy limits the
+number of connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _http_log = logging.getLogger(f"{__name__}.http")
 
 
 def _untold(record: logging.LogRecord) -> bool:
-    """Leaves an error's type and place. Its message quotes what the client sent, the API key included."""
+    """Keeps an error's type and place. Drops its message, which quotes what the client sent, the API key included."""
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
         place = [] if isinstance(error, HttpProcessingError) else traceback.format_tb(error.__traceback__)
@@ -46,7 +46,7 @@ class ConnectionLimits:
 
 
 def runner(app: web.Application, limits: ConnectionLimits, end_s: float = 60.0) -> web.AppRunner:
-    """The application at work. A client that goes away cancels its handler; ``end_s`` is for those at the end."""
+    """Returns the application's runner. A client that disconnects cancels its handler; ``end_s`` bounds shutdown."""
     return web.AppRunner(
         app,
         handler_cancellation=True,
@@ -63,6 +63,7 @@ async def listen(at: web.AppRunner, host: str, port: int, limits: ConnectionLimi
     server = at.server
     assert server is not None, "setup() comes first"
 
+    # create_server and not TCPSite, because only a protocol factory sees each connection as it is made.
     def connection() -> asyncio.Protocol:
         made = server()
         asyncio.get_running_loop().call_later(limits.write_s, _give_up_unread, made, limits.write_s, None)
@@ -72,13 +73,14 @@ async def listen(at: web.AppRunner, host: str, port: int, limits: ConnectionLimi
 
 
 def _give_up_unread(protocol: web.RequestHandler, write_s: float, before: int | None) -> None:
-    """Ends a connection whose client has read nothing of what waits for it for ``write_s``. Closing alone would wait
-    for the client. ``before`` is what waited the last time, in bytes."""
+    """Aborts a connection whose client has read no byte of the waiting output for ``write_s``. Closing would wait for
+    the client. ``before`` is the number of bytes that waited at the last look."""
     transport = protocol.transport
     if transport is None:  # it is over
         return
     assert isinstance(transport, asyncio.Transport)
     waits = transport.get_write_buffer_size()
+    # Less means that the client reads, more that the server wrote: both reset the clock.
     if waits and waits == before:
         transport.abort()
         return
@@ -86,7 +88,7 @@ def _give_up_unread(protocol: web.RequestHandler, write_s: float, before: int | 
 
 
 class Bodies:
-    """Bodies under way. Room for one is taken before any of it is read, and kept until it is worked off."""
+    """Bodies that are being read. Room for one is taken before its first byte is read, and kept for the whole block."""
 
     def __init__(self, limits: ConnectionLimits, max_bytes: int) -> None:
         self.limits, self.max_bytes = limits, max_bytes
@@ -95,7 +97,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: web.Request) -> AsyncGenerator[bytes]:
-        """The body of a request, in whose room the block is worked off.
+        """Yields a request's body and keeps its room until the block ends.
 
         Raises:
             RequestError: it is larger than ``max_bytes`` (413); there was no room for it (429); it did not come in time
@@ -107,6 +109,7 @@ class Bodies:
             try:
                 async with asyncio.timeout(self.limits.body_s):
                     async with self._changed:
+                        # A waiting body stays unread in its socket, so TCP slows the client and no memory is used.
                         await self._changed.wait_for(lambda: self.left >= size)
                         self.left -= size
                         room = True
@@ -123,18 +126,20 @@ class Bodies:
                     self._changed.notify_all()
 
     def _size(self, request: web.Request) -> int:
-        """The most bytes that the body can have. Raises ``RequestError`` for one that is too large."""
+        """Returns the most bytes that the body can have. Raises ``RequestError`` if that is more than ``max_bytes``."""
         if not request.body_exists:
             return 0
         told = request.content_length
         if told is not None and told > self.max_bytes:
             raise RequestError(413, f"the body is too large: {told} bytes, at most {self.max_bytes} are read")
+        # Without a length, or compressed, the body may grow up to the limit: room for all of it is taken.
         return self.max_bytes if told is None or "Content-Encoding" in request.headers else told
 
     async def _whole(self, request: web.Request) -> bytes:
         body = bytearray()
         try:
             async for piece in request.content.iter_any():
+                # Pieces come decompressed, so this bounds a compression bomb too.
                 body += piece
                 if len(body) > self.max_bytes:
                     raise RequestError(413, f"the body is too large: at most {self.max_bytes} bytes are read")

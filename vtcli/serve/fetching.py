@@ -1,7 +1,8 @@
-"""Images by address, from hosts that the server's owner allows. No answer says more than that it could not be fetched.
+"""Images by address, from hosts that the server's owner allows. A client learns only that a fetch failed, not why,
+because the reason would describe the network behind the server.
 
-A name is resolved once, every address that it has must be public, and that address is dialled. There are no redirects,
-cookies, proxies or decompression.
+A name is resolved once, all its addresses must be public, and the connection goes to one of those. There are no
+redirects, cookies, proxies or decompression.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ AT_A_TIME = 4
 """Requests whose images are fetched at a time; each may hold ``max_body_mb`` in memory."""
 
 TIMEOUT = aiohttp.ClientTimeout(total=10.0, sock_connect=5.0)
-"""Of one image."""
+"""For one image."""
 
 
 class Fetcher:
-    """Fetches the images that requests name by address. ``public`` says which network addresses may be dialled."""
+    """Fetches the images that requests name by address. ``public`` decides which network addresses may be dialled."""
 
     def __init__(self, limits: RequestLimits, public: Callable[[str], bool] = is_public) -> None:
         self.max_bytes = int(limits.max_body_mb * 1_000_000)  # of all images of a request
@@ -64,11 +65,13 @@ class Fetcher:
         )
 
     async def _fetch(self, session: aiohttp.ClientSession, address: str, number: int, most: int) -> bytes:
+        # One error for every cause: a different message for a refused port would let a client scan the network.
         refused = RequestError(
             400, f"image {number} could not be fetched from its address", "invalid_image", "messages"
         )
         url, body = URL(address), bytearray()
-        if _is_literal(url.host or "") and not self.public(url.host or ""):  # these are not resolved
+        # aiohttp dials a literal address without asking the resolver, so it is checked here.
+        if _is_literal(url.host or "") and not self.public(url.host or ""):
             raise refused
         try:
             async with session.get(url, allow_redirects=False) as reply:
@@ -90,7 +93,7 @@ def _is_literal(host: str) -> bool:
 
 
 class _PublicResolver(AbstractResolver):
-    """Resolves names all of whose addresses are public."""
+    """Resolves a name only if all its addresses are public."""
 
     def __init__(self, public: Callable[[str], bool]) -> None:
         self._public, self._inner = public, ThreadedResolver()
@@ -99,6 +102,7 @@ class _PublicResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         found = await self._inner.resolve(host, port, family)
+        # All and not any: otherwise a name with one public and one private address could choose the private one.
         if not all(self._public(one["host"]) for one in found):
             raise OSError(f"{host} has an address that is not public")
         return found

@@ -30,14 +30,14 @@ _log = logging.getLogger(__name__)
 
 
 class TrajectoryLog:
-    """Trajectories of a server in ``folder/trajectories.jsonl``, each id once, written by a thread of its own.
+    """Trajectories of a server in ``folder/trajectories.jsonl``, each id once, written by a separate thread.
 
-    Disk trouble ends the recording and not the serving.
+    Disk trouble ends the recording, not the serving.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "trajectories.jsonl"
-        before = [scored.trajectory for scored in self.read()]  # of an attempt that was killed
+        before = [scored.trajectory for scored in self.read()]  # from an earlier attempt that was killed
         self._known = {trajectory.id for trajectory in before}
         self.images = {sha for trajectory in before for sha in _images(trajectory)}
         self._writer = ThreadPoolExecutor(1, "record")
@@ -48,7 +48,7 @@ class TrajectoryLog:
         return records.read(self.path, Scored) if self.path.exists() else iter(())
 
     def __call__(self, scored: Scored) -> bool:
-        """Stores a trajectory soon; another one of the same id is left out. False: nothing is recorded any more."""
+        """Stores a trajectory soon, each id once. Returns False when recording has ended because of disk trouble."""
         if self._failed:
             return False
         if scored.trajectory.id not in self._known:
@@ -57,7 +57,7 @@ class TrajectoryLog:
         return True
 
     def close(self) -> None:
-        """Waits for what is not yet written."""
+        """Waits until all trajectories are written."""
         self._writer.shutdown()
 
     def _write(self, scored: Scored) -> None:
@@ -78,7 +78,7 @@ class TrajectoryLog:
             for sha in _images(scored.trajectory):
                 source = images.path(sha)
                 place = target / source.relative_to(images.root)
-                if not place.exists():
+                if not place.exists():  # two trajectories may share an image
                     with disk.checked(source, "move"):
                         place.parent.mkdir(parents=True, exist_ok=True)
                         source.rename(place)
@@ -90,7 +90,7 @@ def _images(trajectory: Trajectory) -> set[str]:
 
 
 class History:
-    """The newest ``keep`` trajectories by id. With ``record`` each is stored as well, and its images stay."""
+    """The newest ``keep`` trajectories by id. With ``record`` each is also stored, and its images stay."""
 
     def __init__(self, keep: int = 0, record: TrajectoryLog | None = None) -> None:
         self.keep, self.record = keep, record
@@ -99,7 +99,9 @@ class History:
     def add(self, trajectory: Trajectory, lease: Lease) -> None:
         """Takes over a finished trajectory and the lease of its images. In any one thread."""
         if self.record is not None and self.record(portable(Scored(trajectory, Signals({}), None))):
+            # The recorded trajectory's images must outlive this history: settle() keeps them on disk.
             lease.settle()
+        # The same question with the same seed gives the same id; the newer rollout replaces the older.
         if (before := self._kept.pop(trajectory.id, None)) is not None:
             before[1].release()
         self._kept[trajectory.id] = (trajectory, lease)
@@ -108,11 +110,11 @@ class History:
 
     @property
     def newest(self) -> list[Trajectory]:
-        """All that are kept, the newest last."""
+        """All kept trajectories, the newest last."""
         return [trajectory for trajectory, _ in self._kept.values()]
 
     def find(self, name: str) -> Trajectory | None:
-        """A trajectory by id; None for one that is not kept."""
+        """Returns a trajectory by id, or None if it is not kept."""
         kept = self._kept.get(name)
         return kept[0] if kept else None
 
@@ -132,13 +134,13 @@ def listed(found: Trajectory) -> dict[str, Any]:
 
 
 def card(found: Trajectory, images: LeasedImages) -> str:
-    """A trajectory as report and ``vtcli view`` show it: HTML in which nothing of a client or a model is markup."""
+    """Returns a trajectory's HTML as report and ``vtcli view`` show it; text of a client or a model is escaped."""
     return pages.body(_card(found, ServedPictures(images.held)))
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCard:
-    """The same of a rollout that goes on, turn by turn."""
+    """The HTML of a rollout under way, turn by turn."""
 
     sample: Sample
     pictures: ServedPictures
@@ -147,17 +149,20 @@ class LiveCard:
         return pages.turns([viewer.policy_step(text)])
 
     def world(self, images: Sequence[ImageRef], observation: Observation) -> str:
-        """``images`` were there before."""
+        """``images`` are those before this observation."""
         return pages.turns(viewer.world_steps(self.sample, images, observation, self.pictures))
 
     def ending(self, found: Trajectory, begin: int) -> str:
-        """Its turns from number ``begin`` on, and the answer."""
+        """Returns the turns from number ``begin`` on, and the answer."""
         return pages.ending(_card(found, self.pictures, begin))
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPictures:
-    """Pictures by their address on the server, which the page asks for with its key. ``held``: those that there are."""
+    """Pictures by their address on the server. ``held`` tells whether the server still has an image.
+
+    The address is in ``data-href``, because the page must fetch it with its key; a plain ``href`` cannot send one.
+    """
 
     held: Callable[[str], bool]
 
@@ -170,13 +175,13 @@ class ServedPictures:
 
 
 def _card(found: Trajectory, pictures: viewer.Pictures, begin: int = 0) -> viewer.Card:
-    """The viewer's card without the rollout's own seed: the page shows the request's, which a client can send again."""
+    """Returns the viewer's card without the rollout's seed: the page shows the request's, which a client can resend."""
     card = viewer.card(Scored(found, Signals({}), None), pictures, begin)
     return replace(card, facts=tuple(fact for fact in card.facts if fact[0] != "seed"))
 
 
 def shown(found: Trajectory) -> dict[str, Any]:
-    """A trajectory to read, and under ``record`` the line that ``vtcli judge`` reads of a JSONL file."""
+    """Returns a trajectory to read; ``record`` is the line that ``vtcli judge`` reads from a JSONL file."""
     question, last = found.sample, found.policy_turns[-1:]
     record = {"schema_version": SCHEMA_VERSION, "type": "Scored"}
     record["value"] = codec.encode(portable(Scored(found, Signals({}), None)))

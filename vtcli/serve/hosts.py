@@ -1,7 +1,7 @@
-"""Hosts: those that a server on loopback answers to, and those that images may be fetched from. Pure.
+"""Hosts: names that a server on loopback answers to, and hosts that images may be fetched from. Pure.
 
-A page of somebody could else ask a server on loopback through a name of its own (DNS). And a client could have a server
-fetch from the network behind it.
+Otherwise a web page could reach a server on loopback through a DNS name that it controls, and a client could make the
+server fetch from the network behind it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ def is_loopback(host: str) -> bool:
 
 
 def is_allowed(url: str, hosts: Sequence[str]) -> bool:
-    """Returns True for an http(s) address at one of ``hosts``. A host is a name as it stands, with the port where it is
-    none of the usual ones. An address with a user, a backslash or a space is none."""
+    """Returns True for an http(s) address at one of ``hosts``. A host is a name, with the port unless it is the
+    scheme's default. Returns False for an address with a user, a backslash or a space."""
+    # Parsers disagree on these characters: what yarl takes for the host another would take for the path.
     if re.search(r"[\\\s\x00-\x1f\x7f]", url):
         return False
     try:
@@ -50,13 +51,14 @@ NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", 
 """Networks of IANA's registries of special addresses that Python 3.11 takes for global ones."""
 
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""Addresses that stand for those of IPv4, in their last 32 bits."""
+"""IPv6 addresses that stand for IPv4 ones, in their last 32 bits."""
 
 
 def is_public(address: str) -> bool:
-    """Returns True for a network address that anybody reaches. False: this machine, a private or reserved network, a
-    link, a group, and an address of IPv6 that stands for one of these."""
+    """Returns True for a network address that anybody can reach. Returns False for this machine, private, reserved,
+    link-local and multicast networks, and IPv6 addresses that stand for one of these."""
     try:
+        # Without the zone of a link-local address (fe80::1%eth0).
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
@@ -65,6 +67,7 @@ def is_public(address: str) -> bool:
             return is_public(str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)))
         if found.ipv4_mapped is not None:
             return is_public(str(found.ipv4_mapped))
+        # 6to4 and Teredo addresses carry an IPv4 one that a relay would reach; nobody serves images there.
         if found.sixtofour is not None or found.teredo is not None or found.is_site_local:
             return False
     bad = found.is_multicast or found.is_reserved or found.is_unspecified or found.is_loopback or found.is_link_local

@@ -1,6 +1,7 @@
-"""Metrics for Prometheus. What means the same as in vLLM has vLLM's name, a rollout counting as one of its requests.
+"""Metrics for Prometheus. A metric with vLLM's meaning has vLLM's name; a rollout counts as one of its requests.
 
-No label has text of a client or of a model: what is none of the environment's tools counts as ``other``.
+No label contains text of a client or a model: a name that is not one of the environment's tools counts as ``other``,
+because each new label value is a new time series, and a model could make them without end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from vtcli.schema import EnvTurn, Stop, Trajectory
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 240, 480, 960)
 GONE = 499
-"""The status of a question whose client went away, as nginx has it."""
+"""The status of a question whose client disconnected, as nginx logs it."""
 
 TURNS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
 
@@ -42,7 +43,7 @@ class Metrics:
         self._cancelled = self._counter("vtcli:cancelled", "Questions whose client went away.")
 
     def watch(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
-        """Sets where the two gauges are read."""
+        """Sets the functions that the two gauges read."""
         self.running.set_function(running)
         self.waiting.set_function(waiting)
 
@@ -63,7 +64,7 @@ class Metrics:
         self._images.labels(**self._label).inc(sum(len(turn.observation.images) for turn in observations))
 
     def responded(self, status: int) -> None:
-        """Counts what came of one question. A client that went away has no status."""
+        """Counts the outcome of one question. A client that disconnected gets no status."""
         if status == GONE:
             self._cancelled.labels(**self._label).inc()
         else:

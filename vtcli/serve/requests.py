@@ -17,17 +17,17 @@ from vtcli.serve.hosts import is_allowed, is_host
 
 Format = Literal["answer", "text", "boxed", "full"]
 FORMATS: tuple[Format, ...] = ("answer", "text", "boxed", "full")
-"""Formats of an answer: the bare answer; the last turn as written; in a box; every turn. ``ID@FORMAT`` asks for one."""
+"""Formats of an answer: bare; the last turn as written; boxed; every turn. A client asks for one with ``ID@FORMAT``."""
 
 MAX_ADDRESS = 2000
 """Characters of an image's address."""
 
 MAX_STOPS = 4
 SERVERS_OWN = (None, 1.0, 0, 0.0)
-"""Temperature, top-p, top-k and min-p of a request that says nothing of them."""
+"""Temperature, top-p, top-k and min-p of a request that sets none of them."""
 
 MAX_PARTS = 100_000
-"""Commas and brackets of a body beside those of its texts: small JSON can take fifty times its room in memory."""
+"""Commas and brackets of a body beyond those of its texts. Parsed, a short JSON text can take fifty times its size."""
 
 _MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>|<(?:image|video)>")
 _BLANKS = str.maketrans("", "", "\t\n\f\r ")
@@ -50,7 +50,7 @@ UNSUPPORTED = (
 
 
 class RequestError(Exception):
-    """A request that is not carried out: an HTTP status, OpenAI's fields of an error, and when to come again."""
+    """A refused request: an HTTP status, the fields of OpenAI's error object, and when to retry."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Bounds of one request. ``max_body_mb`` bounds what is read of it at all."""
+    """Bounds of one request. ``max_body_mb`` bounds its body before any of it is parsed."""
 
     max_body_mb: float = 64.0
     max_images: int = 16
@@ -88,29 +88,30 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One question with how it is to be answered."""
+    """One question and how to answer it."""
 
     format: Format
     system: str  # goes after the environment's own
     question: str
-    images: tuple[bytes, ...]  # encoded; empty for one that is to be fetched
-    addresses: Mapping[int, str]  # of those
+    images: tuple[bytes, ...]  # encoded; empty where the image is still to be fetched
+    addresses: Mapping[int, str]  # of those, by number
     n: int
     temperature: float | None  # None: the server's own
     top_p: float
     top_k: int  # 0: all
     min_p: float
-    seed: int | None  # None: drawn at random, and told
-    max_tokens: int | None  # of the answer, not of what leads to it
+    seed: int | None  # None: the server draws one and returns it
+    max_tokens: int | None  # of the answer, not of the turns before it
     stop: tuple[str, ...]  # cut the answer
     stream: bool
     include_usage: bool
     include_cards: bool  # each step of the stream also as the report's viewer shows it, for the page
-    logprobs: bool  # of the answer's tokens; with the format "text", in which the answer is what was sampled
+    logprobs: bool  # of the answer's tokens; only with the format "text", whose answer is a whole turn
 
     @property
     def id(self) -> str:
-        """Of the question. The same text, images and sampling have the same id, and the same rollouts for a seed."""
+        """The question's id. The same text, images and sampling give the same id, and for a seed the same rollouts."""
+        # Defaults stay out of the digest, so that a client which writes them out gets the same rollouts.
         how = (self.temperature, self.top_p, self.top_k, self.min_p)
         told = [self.system, self.question, *(() if how == SERVERS_OWN else how)]
         digest = hashlib.sha256(json.dumps(told).encode())
@@ -120,7 +121,8 @@ class ChatRequest:
 
 
 def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatRequest:
-    """A request's body; ``names`` are those of the served model. Raises ``RequestError``."""
+    """Parses a request's body; ``names`` are those of the served model. Raises ``RequestError``."""
+    # Before parsing: a body of brackets alone would need fifty times its size as Python objects.
     if sum(map(body.count, (b",", b"[", b"{"))) > limits.max_chars + MAX_PARTS:
         raise RequestError(400, "the body has too many parts")
     try:
@@ -131,6 +133,7 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
         raise RequestError(400, "the body must be a JSON object")
     given = cast("dict[str, Any]", value)
     _refuse(given)
+    # top_p 0 would keep no token. vLLM refuses it as well.
     top_p = _number(given, "top_p", 0, 1)
     if top_p == 0:
         raise _wrong("top_p", "a number above 0, at most 1", 0)
@@ -180,7 +183,7 @@ def _format(model: Any, names: Sequence[str]) -> Format:
 
 
 def _refuse(given: Mapping[str, Any]) -> None:
-    """Raises for what cannot be honoured and would change the result."""
+    """Raises ``RequestError`` for a field that would change the result and cannot be honoured."""
     for name, neutral in NEUTRAL.items():
         value = _number(given, name, -1000, 1000)
         if value is not None and value != neutral:
@@ -200,8 +203,8 @@ def _refuse(given: Mapping[str, Any]) -> None:
 
 
 def _conversation(messages: Any, limits: RequestLimits) -> tuple[str, str, list[bytes | str]]:
-    """System text, question, and images or their addresses. Earlier turns are quoted in the question, as the policy
-    was trained on one."""
+    """Returns the system text, the question, and images or their addresses. Earlier turns are quoted in the question,
+    because the policy was trained on one."""
     if not isinstance(messages, list) or not messages:
         raise _wrong("messages", "a list of messages", messages)
     system, turns, images = list[str](), list[tuple[str, str]](), list[bytes | str]()
@@ -251,8 +254,10 @@ def _content(message: Mapping[str, Any], where: str, images: list[bytes | str] |
 
 
 def _harmless(text: str, where: str) -> str:
+    # A lone surrogate is valid JSON, but it cannot be encoded in UTF-8: the tokenizer would raise later.
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise RequestError(400, f"{where}: the text holds half of a character (a lone surrogate)", None, where)
+    # A client's <|im_start|> would be read as a token that opens a turn.
     if found := _MARKER.search(text):
         raise RequestError(
             400, f"{where}: {found.group()} cannot be part of a text: it would open a turn or an image", None, where

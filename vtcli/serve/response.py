@@ -1,4 +1,4 @@
-"""The answer to one question on its way: one JSON object, or server-sent events while the rollouts go on."""
+"""The response to one question: one JSON object, or server-sent events while the rollouts go on."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ REQUEST_ID = web.RequestKey("id", str)
 """A request's id: the client's own, or one drawn at random."""
 
 STATUS = web.RequestKey("status", int)
-"""The status of what came of a stream, whose HTTP status has gone out before."""
+"""The outcome of a stream, because its HTTP status went out before the rollouts began."""
 
 KEEP_ALIVE_S = 15.0
-"""A stream that has nothing to say sends an empty delta so often."""
+"""An idle stream sends an empty delta this often, because proxies close connections without traffic."""
 
 
 class Server(Protocol):
-    """Facts that a response takes from its server (``app.Service``)."""
+    """The parts of ``app.Service`` that a response needs."""
 
     is_cut: bool  # requests under way are being ended
     connections: ConnectionLimits
@@ -54,9 +54,9 @@ class Response:
         return web.json_response(answers.completion(self.head, found, used, facts), headers=self.headers)
 
     async def streamed(self) -> web.StreamResponse:
-        """Server-sent events. Reasoning comes turn by turn, the answer when its rollout is over.
+        """Sends server-sent events: reasoning turn by turn, the answer when its rollout is over.
 
-        What fails after the first byte is told in the stream: a second response cannot follow.
+        An error after the first byte becomes an event, because a second response cannot follow.
         """
         pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
         told: dict[int, list[Piece]] = {index: [] for index in range(len(self.question.drawn))}
@@ -70,7 +70,7 @@ class Response:
         headers = {
             "Content-Type": "text/event-stream",
             "Cache-Control": "no-cache",
-            "X-Accel-Buffering": "no",
+            "X-Accel-Buffering": "no",  # or nginx would hold the events back
             "X-Request-Id": self.request[REQUEST_ID],
         }
         response = web.StreamResponse(headers=headers | self.headers)
@@ -93,7 +93,8 @@ class Response:
         except asyncio.CancelledError:
             if not self.server.is_cut or not response.prepared:
                 raise
-            with suppress(ConnectionError):  # a second response cannot follow
+            # The server is ending: CancelledError came from Service.cut, so the client still gets its last event.
+            with suppress(ConnectionError):
                 await self._fail(response, TimeoutError())
                 await self._write(response, b"data: [DONE]\n\n")
         finally:
@@ -102,7 +103,7 @@ class Response:
         return response
 
     async def _fail(self, response: web.StreamResponse, problem: Exception) -> None:
-        """An error as the last event of a stream."""
+        """Sends an error as the last event of a stream."""
         error = self.server.refusal(problem, self.request[REQUEST_ID])
         self.request[STATUS] = error.status
         await self._send(response, answers.error(error.status, error.message, error.code, error.param))
@@ -125,6 +126,7 @@ class Response:
     ) -> None:
         card = self.question.card
         for index, one in enumerate(found):
+            # Only the rest of the reasoning: the turns with calls went out as they came.
             if rest := one.reasoning[sum(len(piece.text) for piece in told[index]) :]:
                 await self._send(response, answers.chunk(self.head, index, answers.thought(rest)))
             if one.content:

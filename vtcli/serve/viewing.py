@@ -19,7 +19,7 @@ from vtcli.report.feed import TrajectoryFeed
 from vtcli.serve.hosts import is_loopback
 
 HOST = "127.0.0.1"
-"""There is no key, so no other machine may ask. ``ssh -L`` brings the port to one."""
+"""Loopback, because there is no key and no other machine may ask. ``ssh -L`` forwards the port to one."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -66,7 +66,7 @@ class _Routes:
         return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": policy})
 
     async def feed(self, request: web.Request) -> web.Response:
-        """The news for the page; ``problem`` where a file is damaged."""
+        """Returns the news for the page, or ``problem`` if a file is damaged."""
         run, after = (_number(request.query.get(key, "")) or 0 for key in ("run", "after"))
         try:
             told = await asyncio.to_thread(self.trajectories.told, run, after)
@@ -77,7 +77,7 @@ class _Routes:
         return web.json_response(told)
 
     async def card(self, request: web.Request) -> web.Response:
-        """One card of the list of a run, as a script that hands it to the viewer; 409 where the list is out of date."""
+        """Returns one card of a run's list as a script that hands it to the viewer; 409 if the list is out of date."""
         number, run = _number(request.match_info["number"]), _number(request.query_string)
         try:
             body = None if number is None else await asyncio.to_thread(self.trajectories.body, number, run)
@@ -88,7 +88,7 @@ class _Routes:
         return web.Response(body=pages.call("cards", number, [body]), content_type="text/javascript")
 
     async def image(self, request: web.Request) -> web.StreamResponse:
-        """A picture by its hash; a path is never made of anything else."""
+        """Returns a picture by its hash; no other text becomes a path."""
         found = await asyncio.to_thread(self.trajectories.image, request.match_info["sha"])
         if found is None:
             raise web.HTTPNotFound(text="no such image")
@@ -96,12 +96,12 @@ class _Routes:
 
 
 def _number(text: str) -> int | None:
-    """A number of at most 18 digits: Python refuses to read very long ones."""
+    """Reads a number of at most 18 digits, because int() raises on texts of thousands."""
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def serve(trajectories: TrajectoryFeed, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM. ``ready`` gets the address; ``port`` 0 takes a free one.
+    """Serves until Ctrl-C or SIGTERM. ``ready`` gets the address; ``port`` 0 takes a free one.
 
     Raises:
         InputError: the port is taken.

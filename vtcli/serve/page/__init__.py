@@ -1,7 +1,7 @@
-"""The page at ``/``: one HTML document with its style and script inside, and the policy that allows these alone.
+"""The page at ``/``: one HTML document with its style and script inside, and the policy that allows only these.
 
-It shares the report's style. What it shows of a trajectory is drawn by the report's viewer on the server. It imports
-the standard library alone, and must not know a model or a rollout: the script asks the server.
+It shares the report's style, and the report's viewer draws its trajectories on the server. It imports only the standard
+library and must not know a model or a rollout: the script asks the server.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ class Page:
 
 @functools.cache
 def page() -> Page:
-    """The page, put together from its files."""
+    """Returns the page, assembled from its files."""
     here, report = resources.files(__name__), resources.files("vtcli.report") / "page"
     style = (report / "style.css").read_text("utf-8") + (here / "page.css").read_text("utf-8")
     script = (here / "page.js").read_text("utf-8")
     text = (here / "index.html").read_text("utf-8").replace("/*style*/", style).replace("/*script*/", script)
+    # By hash and not 'unsafe-inline': a script that a model's text smuggled into the page would not run.
     allowed = [
         "default-src 'none'",
         f"script-src '{_hash(script)}'",
