@@ -164,7 +164,7 @@ def test_a_papers_set_is_fetched_and_imported(
     assert code == 0 and "theirs is sha256: " + hashlib.sha256(parquet).hexdigest() in capsys.readouterr().err
     words = out.splitlines()[-1].split("vtcli synth ")[1].replace("'", "").split()
     few = ["data.tasks.codev_rl.validation=0", "data.tasks.codev_rl.test=0", "data.tasks.codev_rl.train=4"]
-    few += ["data.tasks.codev_rl.generate.mapping.take={train: [0, 4]}", "scale=tiny", "tracker=none"]
+    few += ["data.tasks.codev_rl.generate.reading.take={train: [0, 4]}", "scale=tiny", "tracker=none"]
     assert command(["synth", *words, *few, "synth.workers=1", "name=codev", f"home={store.root}"])[0] == 0
     assert store.resolve("codev@latest").manifest.summary["rows"]["answer-train"] == {"codev_rl": 4}
 
