@@ -26,6 +26,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
 def hub(monkeypatch: pytest.MonkeyPatch):
     with HubServer() as server:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setenv("HF_TOKEN", "hf_test")
         yield server
 

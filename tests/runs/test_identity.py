@@ -84,8 +84,8 @@ def test_packages_that_another_environment_holds_are_not_read(mine: Path, monkey
     ],
 )
 def test_every_form_of_import_is_followed(statement: str, package: str, module: str) -> None:
-    assert module in identity._imports(statement.encode(), package)
-    assert identity._imports(b"def broken(", package) == []
+    assert module in sources._imports(statement.encode(), package)
+    assert sources._imports(b"def broken(", package) == []
 
 
 def test_an_edited_reward_of_ones_own_makes_another_artifact(

@@ -157,6 +157,7 @@ def test_usage_counts_attempts_and_successes(store):
         "calls_by_tool": {ROTATE: 2, FLIP: 1},
         "tools_ok": 2,
         "turn_calls": [["ok"], ["error"], ["ok"], ["ok"], []],
+        "world_reward": None,
     }
 
 
