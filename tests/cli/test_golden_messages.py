@@ -232,7 +232,7 @@ GOLDEN: dict[str, tuple[Callable[[Path], Any], type[VtcliError], str]] = {
         broken,
         EngineError,
         "eval of data:v1 in FOLDER: 50% of the rollouts broke, at most agent.max_broken=10% may. The "
-        "commonest reason, of 2 of 2: RunLostError: lost: the sandbox died. Mend that and give the same "
+        "commonest reason, of 2 of 2: RunLostError: lost: the sandbox died. Fix that and give the same "
         "command again, or raise agent.max_broken.",
     ),
 }

@@ -26,17 +26,19 @@ from vtcli.store.images import ImageStore, encode_png
 from vtcli.store.keyed import KeyedFile, key_of
 
 OURS = ("model", "messages", "response_format", "stream", "n")
-"""Keys of a request's body that may not be set as parameters."""
+"""Keys of a request's body that parameters may not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeSettings:
-    """Settings sent with every question."""
+    """The settings of every question."""
 
     model: str
     parameters: Mapping[str, Any]
-    guided: bool = True  # ask for JSON by schema, until the server refuses it
-    answer_parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # over them, for ``rubrics.OF_TEXT``
+    guided: bool = True  # request JSON by schema, until the server refuses it
+    answer_parameters: Mapping[str, Any] = field(
+        default_factory=dict[str, Any]
+    )  # override those for ``rubrics.OF_TEXT``
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -45,12 +47,12 @@ class JudgeSettings:
             raise ConfigError(f"judge.parameters may not set {', '.join(taken)}")
 
     def sent(self, about: About) -> dict[str, Any]:
-        """The parameters of a question about this subject."""
+        """Returns the parameters of a question about this subject."""
         return {**self.parameters, **(self.answer_parameters if about in rubrics.OF_TEXT else {})}
 
 
 class ModelJudge:
-    """A ``Judge`` on a model. Equal questions are asked once, across tasks and earlier runs."""
+    """A ``Judge`` that asks a model. Equal questions are asked once, over all tasks and earlier runs."""
 
     def __init__(self, endpoint: Endpoint, asking: JudgeSettings, images: Images, cache: Path) -> None:
         self._endpoint, self._asking, self._images, self._cache = endpoint, asking, images, cache
@@ -58,7 +60,7 @@ class ModelJudge:
         self._guided = asking.guided
         self._rubrics: Sequence[str] = ()
         self._tried: asyncio.Task[None] | None = None
-        self._open: dict[str, asyncio.Task[Ruling]] = {}
+        self._open: dict[str, asyncio.Task[Ruling]] = {}  # by key of the cache: questions under way
         self._problems: Counter[str] = Counter()
         self._asked = 0
 
@@ -68,21 +70,22 @@ class ModelJudge:
 
     @property
     def trouble(self) -> str:
-        """The reasons for missing verdicts, most frequent first."""
+        """The commonest reasons for missing verdicts."""
         if not self._problems:
             return ""
         listed = "; ".join(f"{count} × {why}" for why, count in self._problems.most_common(3))
         return f"{self._problems.total()} of {self._asked} questions to {self._endpoint.url} had none: {listed}."
 
     def knows(self, about: About, sample: Sample) -> bool:
-        """True: a model can be asked any rubric."""
+        """Returns True: any rubric can be asked of a model."""
         del about, sample
         return True
 
     async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
-        """The Protocol's trial, from every rubric's ``check``. It is never answered from the cache."""
+        """Runs the Protocol's trial, every rubric's ``check``. It never reads the cache, because another model may
+        serve under the same name."""
         self._rubrics = rubrics
-        for name in rubrics:
+        for name in rubrics:  # a missing rubric ends the run here and not after an hour of rollouts
             _load(name)
         self._verdicts = open_verdicts(self._cache)
         self._endpoint.open()
@@ -106,12 +109,14 @@ class ModelJudge:
                 f"rubric whose file has about: {case.about}"
             )
         shown = [ref.view for ref in case.images]
+        # The key has the views' hashes in place of the pictures, and every parameter that may change a verdict.
         sent = self._asking.sent(rubric.about)
         key = key_of([self.name, rubric.messages(case.texts, shown), list(rubric.scale), shown, sent])
         self._asked += 1
         known = self._verdicts.get(key)
         if known is not None:
             return Ruling(known, "judged before")
+        # A rollout that is cancelled must not cancel the question for the others that wait for it: hence shield.
         if key not in self._open:
             self._open[key] = asyncio.ensure_future(self._judge(key, rubric, case))
             self._open[key].add_done_callback(lambda _: self._open.pop(key, None))
@@ -122,12 +127,13 @@ class ModelJudge:
 
     async def _judge(self, key: str, rubric: Rubric, case: Case) -> Ruling:
         if isinstance(self._images, ImageStore) and self._images.dropped(case.images):
-            return Ruling(None, "images that the run did not keep")
+            return Ruling(None, "images that the run did not keep")  # a run may keep only a sample of its images
         self._find(case)
         await self._trial()
         async with self._endpoint.slot():
             images = [await asyncio.to_thread(self._png, ref) for ref in case.images]
             ruling, reply = await self._rule(rubric, case.texts, images)
+        # Only verdicts are stored: a missing one is asked again by the next run.
         if ruling.score is not None and self._verdicts is not None:
             facts = {"model": self.name, "rubric": case.rubric, "rubric_sha256": rubric.sha256}
             self._verdicts.put(key, {"score": ruling.score, **facts, "reply": reply.text, "finish": reply.finish})
@@ -143,21 +149,22 @@ class ModelJudge:
         return (ruling if ruling.score is not None else Ruling(None, ruling.why + reply.why)), reply
 
     async def _ask(self, body: Mapping[str, Any], response_format: Mapping[str, Any]) -> Reply:
-        """Ask with guided decoding if the server supports it. It is switched off once a refused question succeeds
+        """Asks with guided decoding if the server supports it. Switches it off once a refused question succeeds
         without it."""
         if self._guided:
             reply = await self._endpoint.ask({**body, "response_format": response_format})
             if reply.status not in REFUSED:
                 return reply
             plain = await self._endpoint.ask(body)
+            # The plain question must succeed, because a 400 may also mean that the question itself is bad.
             if plain.text is not None:
                 self._guided = False
             return plain
         return await self._endpoint.ask(body)
 
     def _find(self, case: Case) -> None:
-        """Check that the images exist. Raises ``InputError`` for a missing one: trajectories may have been copied
-        without images."""
+        """Checks that the images exist. Raises ``InputError`` for a missing one, because trajectories may have been
+        copied without images."""
         if not isinstance(self._images, ImageStore):
             return
         for path in (self._images.path(ref.view) for ref in case.images):
@@ -170,14 +177,14 @@ class ModelJudge:
                 )
 
     def _png(self, ref: ImageRef) -> bytes:
-        """The PNG of an image as the policy saw it."""
+        """Returns the PNG of an image as the policy saw it."""
         if isinstance(self._images, ImageStore):
             self._images.view(ref)  # checks the file against its name
             return self._images.path(ref.view).read_bytes()
         return encode_png(self._images.view(ref))
 
     async def _trial(self) -> None:
-        """Run the trial once; concurrent callers wait for it."""
+        """Runs the trial once; concurrent callers wait for it."""
         if self._tried is None:
             self._tried = asyncio.ensure_future(self._try_all())
         await asyncio.shield(self._tried)
@@ -186,8 +193,8 @@ class ModelJudge:
         checks = [(name, check) for name in self._rubrics for check in _load(name).check]
         if not checks:
             return
-        first = await self._try(*checks[0])  # alone: it shows whether the server answers and knows guided decoding
-        failed: dict[tuple[str, str, str], list[str]] = {}  # by rubric and reason: many checks may fail alike
+        first = await self._try(*checks[0])  # alone: shows whether the server answers and supports guided decoding
+        failed: dict[tuple[str, str, str], list[str]] = {}  # by rubric and reason, because many checks may fail alike
         found = (first, *await asyncio.gather(*(self._try(*c) for c in checks[1:])))
         for said, (name, check) in zip(found, checks, strict=True):
             if said:
@@ -199,9 +206,8 @@ class ModelJudge:
                 for (name, before, after), cases in failed.items()
             )
             raise EngineError(
-                f"the judge {self.name} at {self._endpoint.url} fails its trial and would give rewards for nothing: "
-                f"{listed}. "
-                "Choose a stronger model (judge.model), or mend the endpoint."
+                f"the judge {self.name} at {self._endpoint.url} fails its trial, so its rewards would be worthless: "
+                f"{listed}. Choose a stronger model (judge.model), or fix the endpoint."
             )
 
     async def _try(self, name: str, check: rubrics.Check) -> tuple[str, str] | None:
@@ -210,8 +216,8 @@ class ModelJudge:
             ruling, reply = await self._rule(_load(name), check.texts, images)
         if reply.text is None:
             of_texts = (
-                f" The rubric {name} shows images. A model of texts alone takes judge=separate with another judge of "
-                "evidence, or a job without what asks about images, say ~eval.metrics.faithful."
+                f" The rubric {name} shows images. For a model of texts alone, set judge=separate with another judge "
+                "of evidence, or leave out the metrics that ask about images, say ~eval.metrics.faithful."
             )
             raise EngineError(
                 f"the judge {self.name} at {self._endpoint.url} cannot be asked: {reply.why}. Start it, and check "
@@ -233,16 +239,16 @@ def open_judge(
     images: Images,
     home: Path,
 ) -> ModelJudge:
-    """Open the judge of conf/judge/openai.yaml. ``key_env`` names the environment variable with the key. ``cache`` is
-    the file of verdicts (None: in the run's home, one for each model). ``answer_parameters`` stand over ``parameters``
-    where the question is about texts alone."""
+    """Opens the judge of conf/judge/openai.yaml. ``key_env`` names the environment variable with the key. ``cache`` is
+    the file of verdicts (None: one a model in the run's home). ``answer_parameters`` override ``parameters`` for
+    questions about texts alone."""
     path = Path(cache) if cache else home / ".judge" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
     endpoint = Endpoint(url, key_env, patience or Patience())
     return ModelJudge(endpoint, JudgeSettings(model, parameters, guided, answer_parameters or {}), images, path)
 
 
 def open_verdicts(path: Path) -> KeyedFile[float]:
-    """The file of scores, so that a model is asked once. Missing verdicts are not kept: those are asked again."""
+    """Opens the file of scores, so that a model is asked once. It stores no missing verdicts, which are asked again."""
 
     def score(line: Mapping[str, Any]) -> float | None:
         found = line.get("score")
@@ -260,24 +266,24 @@ def _load(name: str) -> Rubric:
 
 
 def disc() -> Pixels:
-    """(112, 112, 3): a large red disc on white."""
+    """A large red disc on white, (112, 112, 3)."""
     y, x = np.mgrid[:112, :112]
     inside = (x - 56) ** 2 + (y - 56) ** 2 <= 40**2
     return np.where(inside[:, :, None], np.array([215, 30, 30]), 255).astype(np.uint8)
 
 
 def stripes() -> Pixels:
-    """(112, 112, 3): grey stripes, and nothing else."""
+    """Grey stripes and nothing else, (112, 112, 3)."""
     y, _ = np.mgrid[:112, :112]
     return np.repeat(np.where(y // 8 % 2, 170, 210)[:, :, None], 3, axis=2).astype(np.uint8)
 
 
 PICTURES: dict[str, Callable[[], Pixels]] = {"disc": disc, "stripes": stripes}
-"""Pictures by the names that ``Check.images`` may use."""
+"""Pictures by the names that ``Check.images`` uses."""
 
 
 def failure(check: Check, ruling: Ruling) -> tuple[str, str] | None:
-    """The judge's mistake, as the words before and after the case's name; None when it passed."""
+    """Returns the judge's mistake as the words before and after the case's name, or None if it passed."""
     if ruling.score is None:
         return "no verdict on ", f": {ruling.why}"
     if ruling.score not in check.expect:
@@ -290,13 +296,14 @@ KEY = "score"
 FENCE = "```"
 
 MAX_CHARS = 10_000
-"""Characters of a reply after its thoughts; a score needs no more."""
+"""Characters of a reply after its thoughts; a score needs fewer."""
 
 
 def read_score(text: str, scale: Sequence[float]) -> Ruling:
-    """The score of ``{"score": 1}``, alone or in one Markdown fence. Everything else is no verdict: prose around it,
-    two verdicts, a score outside the scale, a bare number, text that was cut off."""
-    said = text.rpartition("</think>")[2].strip()  # where a server leaves thoughts, or their end alone, in the reply
+    """Reads the score of ``{"score": 1}``, alone or in one Markdown fence. Everything else is no verdict: prose around
+    it, two verdicts, a score outside the scale, a bare number, cut text. A search for a digit would find the 1 of
+    10."""
+    said = text.rpartition("</think>")[2].strip()  # some servers leave thoughts, or only their end, in the reply
     if not said:
         return Ruling(None, "the reply is empty")
     if len(said) > MAX_CHARS:
@@ -309,9 +316,11 @@ def read_score(text: str, scale: Sequence[float]) -> Ruling:
     if not isinstance(found, _Object):
         return Ruling(None, f"the reply is not one JSON object: {shown(said)}")
     pairs = cast("list[tuple[str, Any]]", found)
+    # Pairs and not a dict, in which the last of two scores would win silently.
     if [key for key, _ in pairs] != [KEY]:
         several = "two verdicts" if sum(key == KEY for key, _ in pairs) > 1 else f"other keys than {KEY!r}"
         return Ruling(None, f"the reply has {several}: {shown(said)}")
+    # type() and not isinstance: True is an int in Python, and JSON's true is no score.
     score = pairs[0][1]
     if type(score) not in (int, float) or score not in scale:
         return Ruling(None, f"the score is outside the scale: {shown(said)}")
@@ -319,7 +328,7 @@ def read_score(text: str, scale: Sequence[float]) -> Ruling:
 
 
 def _unfenced(text: str) -> str:
-    """The text inside the one Markdown fence around it; as it is without a fence."""
+    """Returns the text inside the one Markdown fence around it, or the text itself without a fence."""
     first, broken, body = text.partition("\n")
     if not broken or first.rstrip(" \t") not in (FENCE, f"{FENCE}json") or not body.endswith(FENCE):
         return text
@@ -327,12 +336,12 @@ def _unfenced(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """The beginning of a text, for a message."""
+    """Returns the beginning of a text, for a message."""
     return repr(text if len(text) <= 120 else text[:119] + "…")
 
 
 class _Object(list[tuple[str, Any]]):
-    """A JSON object as its pairs, so that duplicate keys are seen."""
+    """A JSON object as its pairs, so that duplicate keys show."""
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> _Object:

@@ -1,8 +1,8 @@
-"""The judge of generated data. It answers from ground truth, so every recipe trains without a judge model.
+"""The judge of generated data. It answers from ground truth, so that every recipe trains without a judge model.
 
 Evidence follows CodeV's rubric (arXiv 2511.19661, template 13.2): 1 clearly contains an object of the question, .5
-partly, .25 not. Here "contains" is coverage of a true box, and "clearly" is resolution and share of the crop. A crop of
-one of several targets is enough (section 4.3, ii). A huge crop with a tiny target is not.
+partly, .25 not. Here "contains" is coverage of a true box, and "clearly" is resolution and share of the crop, because
+by coverage alone the whole picture would be evidence. A crop of one of several targets is enough (section 4.3, ii).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FULL, PARTLY, NONE = 1.0, 0.5, 0.25
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Thresholds for "a crop shows a target". Partly seen is half as sharp and half as wide as seen; half of a length
-    is a quarter of an area."""
+    """Thresholds for "a crop shows a target". Partly seen is half as sharp and half as wide as seen; half of a side is
+    a quarter of an area."""
 
     covers: float = 0.9  # share of the target's area that the crop must hold; partly: covers_partly
     covers_partly: float = 0.5
@@ -38,7 +38,7 @@ class Sight:
         at_least(0, self, "min_scale")
 
     def score(self, box: Sequence[float], ref: ImageRef, target: Sequence[float]) -> float:
-        """The evidence of image ``ref``: 1, .5 or .25. ``box`` is its part of the picture in which ``target`` lies.
+        """Returns the evidence of image ``ref``: 1, .5 or .25. ``box`` is the part of the picture that it shows.
 
         Example: a target of 72 × 72. A crop of 168 × 168 shown as 112 × 112 gets 1: all of it, scale .67, share .18. A
         crop of 336 × 336 gets .5: scale .33, share .05. All of 672 × 672 gets .25: scale .17.
@@ -47,6 +47,7 @@ class Sight:
         if seen <= 0 or whole <= 0:
             return NONE
         coverage = geometry.intersection(box, target) / whole
+        # Mean scale of both sides, because a view may be resized differently in each.
         scale, share = math.sqrt(ref.view_width * ref.view_height / seen), whole / seen
         if coverage >= self.covers and scale >= self.min_scale and share >= self.min_share:
             return FULL
@@ -55,7 +56,7 @@ class Sight:
         return NONE
 
     def best(self, images: Sequence[ImageRef], index: int, targets: Sequence[Sequence[float]]) -> float:
-        """The best score of one image over the targets; the lowest where the image's area is not known for certain."""
+        """Returns an image's best score over the targets, or the lowest if the image's area is not certain."""
         box = geometry.shown_box(images, index)
         if box is None:
             return NONE
@@ -63,8 +64,8 @@ class Sight:
 
 
 class Oracle:
-    """A ``Judge`` that asks no model. It knows evidence where the truth has boxes, and consistency of plain answers.
-    Correctness of an answer is decided by rule (``signals.answer``)."""
+    """A ``Judge`` without a model. It judges evidence if the truth has boxes, and the consistency of plain answers. A
+    rule decides whether an answer is correct (``signals.answer``)."""
 
     name = "oracle"
     trouble = ""
@@ -78,7 +79,7 @@ class Oracle:
         return about == "consistency"
 
     async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
-        """Return at once: the oracle works with any rubric and needs no trial."""
+        """Returns at once: the oracle works with any rubric and needs no trial."""
 
     async def close(self) -> None: ...
 
@@ -92,27 +93,28 @@ class Oracle:
         return Ruling(None, f"the oracle cannot be asked about {case.about}")
 
     def _evidence(self, case: Case, made: Sequence[int]) -> float:
-        """The best score of those images of one call that the case shows."""
+        """Returns the best score of the images of one call that the case shows."""
         images = case.trajectory.images
         targets = [true["box"] for true in case.trajectory.sample.truth.get("boxes") or ()]
+        # A call may number images that the world dropped at its limit.
         shown = [index for index in made if index < len(images) and images[index] in case.images]
         return max((self.sight.best(images, index, targets) for index in shown), default=NONE)
 
     def _reply(self, case: Case) -> float:
-        """The score of a whole reply on the scale of CodeV's released code.
+        """Returns the score of a whole reply on the scale of CodeV's released code.
 
-        It is 0 where no call has made an image, else that of the best one: 1, .75 or .25.
+        0 if no call made an image, else by the best image 1, .75 or .25.
         """
         made = [index for result in case.trajectory.results for index in result.images]
         return {FULL: 1.0, PARTLY: 0.75, NONE: 0.25}[self._evidence(case, made)] if made else 0.0
 
     def _consistency(self, case: Case) -> Ruling:
-        """1 when the last look could show the answer, else 0. A right answer that nothing could show is not consistent.
+        """Returns 1 if the last look could show the answer, else 0, also for a right answer that nothing could show.
 
-        The last look is the last image, or as many as the question names targets. With ``tags`` in the truth (targets
-        and others, each with its ``mark``) the answer must be a mark that is visible there. With boxes alone it must be
-        right, and a target visible. A page that is not upright shows the asked corner elsewhere. Other tasks show their
-        subject from the start, so a right answer is consistent.
+        The last look is the last image, or as many images as the question has targets. With ``tags`` in the truth
+        (targets and others, each with its ``mark``) the answer must be a mark that is visible there. With boxes alone
+        it must be right and a target visible. A page that is not upright shows the corner elsewhere. Other tasks show
+        their subject from the start, so a right answer is consistent.
         """
         truth, images = case.trajectory.sample.truth, case.trajectory.images
         answer = case.texts.get("answer", "")
@@ -140,9 +142,9 @@ class Oracle:
 
 
 def judges(judge: Callable[..., Any] | None) -> bool:
-    """True when the oracle is the run's judge of evidence. It looks at images that code made, so their claims must be
-    tested."""
-    judge = getattr(judge, "keywords", {}).get("evidence", judge)  # judge=separate
+    """Returns True if the oracle is the run's judge of evidence. It looks at images that code made, so their claims
+    must be tested."""
+    judge = getattr(judge, "keywords", {}).get("evidence", judge)  # the inner judge of judge=separate
     return judge is None or getattr(judge, "func", judge) is open_judge
 
 
@@ -155,8 +157,8 @@ def open_judge(
     min_scale: float = 0.5,
     min_share: float = 0.04,
 ) -> Oracle:
-    """The oracle with its thresholds (``Sight``) from conf/judge/oracle.yaml. Images and home of a run are offered to
-    every judge; the oracle ignores them."""
+    """Opens the oracle with its thresholds (``Sight``) from conf/judge/oracle.yaml. It ignores ``images`` and ``home``,
+    which every judge receives."""
     del images, home
     try:
         return Oracle(Sight(covers, covers_partly, min_scale, min_share))
@@ -169,7 +171,8 @@ def _plain(text: str) -> str:
 
 
 def _turned(answer: str, truth: Mapping[str, Any], images: Sequence[ImageRef], right: bool | None) -> Ruling:
-    """The corner that the last look at a page shows: the right answer if the page is upright in it."""
+    """Returns 1 if the answer names the corner that the last look shows; on an upright page that is the right
+    answer."""
     turn = _orientation(str(truth["transform"]), images, len(images) - 1)
     if turn is None:
         return Ruling(None, "how the last image is turned cannot be told")
@@ -179,7 +182,7 @@ def _turned(answer: str, truth: Mapping[str, Any], images: Sequence[ImageRef], r
 
 
 def _orientation(start: str, images: Sequence[ImageRef], index: int) -> str | None:
-    """The orientation of image ``index`` if image 0 has ``start``; None when it is unknown."""
+    """Returns the orientation of image ``index`` if image 0 has ``start``, or None if it is unknown."""
     parent = images[index].parent
     if parent is None:
         return start if index == 0 else None
@@ -190,6 +193,7 @@ def _orientation(start: str, images: Sequence[ImageRef], index: int) -> str | No
 def _change(transform: Mapping[str, Any]) -> str | None:
     if transform.get("op") != "code":
         return geometry.orientation_of(transform)
+    # Code may claim any operation; only one that the sandbox repeated tells how its image is turned.
     if transform.get("verified") is not True:
         return None
     total = "none"
@@ -199,9 +203,10 @@ def _change(transform: Mapping[str, Any]) -> str | None:
             total = geometry.compose(total, "hflip" if given.get("axis") == "horizontal" else "vflip")
         elif name == "rotate":
             step = {0: "none", 90: "rot90", 180: "rot180", 270: "rot270"}.get(given.get("degrees"))
+            # Another angle leaves no corner where it was.
             if step is None:
                 return None
             total = geometry.compose(total, step)
-        elif name in ("warp", "frames"):
+        elif name in ("warp", "frames"):  # any geometry
             return None
     return total

@@ -1,4 +1,4 @@
-"""Two judges: one of answers, which reads texts, and one of evidence, which looks at images (judge=separate)."""
+"""Two judges: one reads texts and judges answers, the other sees images and judges evidence (judge=separate)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vtcli.schema import Sample
 
 
 class Open(Protocol):
-    """A judge's own node of conf/judge, bound."""
+    """A judge's bound node of conf/judge."""
 
     def __call__(self, *, images: Images, home: Path) -> Judge: ...
 
 
 @dataclass(frozen=True, slots=True)
 class JudgePair:
-    """A ``Judge`` that asks ``answer`` about answers and their consistency (``rubrics.OF_TEXT``), and ``evidence``
-    about all else."""
+    """A ``Judge`` that sends answers and their consistency (``rubrics.OF_TEXT``) to ``answer``, everything else to
+    ``evidence``."""
 
     answer: Judge
     evidence: Judge
@@ -38,7 +38,7 @@ class JudgePair:
         return self.of(about).knows(about, sample)
 
     async def start(self, rubrics_asked: Sequence[str], *, eager: bool = True) -> None:
-        """Tries each judge with the rubrics that it is asked, and opens one without any as well."""
+        """Tries each judge with its own rubrics; opens a judge without any as well."""
         for judge in (self.answer, self.evidence):
             own = [name for name in rubrics_asked if self.of(rubrics.load(name).about) is judge]
             await judge.start(own, eager=eager)
@@ -47,27 +47,27 @@ class JudgePair:
         return await self.of(case.about)(case)
 
     async def close(self) -> None:
-        try:
+        try:  # both are closed, even if the first one fails
             await self.answer.close()
         finally:
             await self.evidence.close()
 
     def of(self, about: About) -> Judge:
-        """The judge that is asked about it."""
+        """Returns the judge for this subject."""
         return self.answer if about in rubrics.OF_TEXT else self.evidence
 
 
 def open_judge(*, answer: Open, evidence: Open, images: Images, home: Path) -> JudgePair:
-    """Open both judges of conf/judge/separate.yaml. Each has its own endpoint, model and file of verdicts."""
+    """Opens both judges of conf/judge/separate.yaml. Each has its own endpoint, model and file of verdicts."""
     return JudgePair(answer(images=images, home=home), evidence(images=images, home=home))
 
 
 def name_of(judge: Judge, about: About) -> str:
-    """The name of the judge that rules about it: of one of the pair, where there is a pair."""
+    """Returns the name of the judge for this subject, of one of a pair if there is a pair."""
     return judge.of(about).name if isinstance(judge, JudgePair) else judge.name
 
 
 def answers_by(config: Mapping[str, Any]) -> str | None:
-    """The model that judges answers in a composed or recorded configuration; None where it is no model."""
+    """Returns the model that judges answers in a composed or recorded configuration, or None without a model."""
     judge = cast("Mapping[str, Any]", config.get("judge") or {})
     return (judge.get("answer") or judge).get("model")

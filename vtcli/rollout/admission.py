@@ -1,4 +1,4 @@
-"""Number of trajectories that run at a time, so that the engine has room for their keys and values."""
+"""Bounds the trajectories that run at a time, so that the engine has room for their keys and values."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import contextlib
 from collections import deque
 
 FEW, RECENT = 8, 256
-"""Finished trajectories after which their mean length is believed, and how many of the latest it is of."""
+"""Finished trajectories from which on their mean length is used, and how many of the latest count for the mean."""
 
 
 class Admission:
     """Places for trajectories in an engine that has room for ``tokens``; the longest trajectory has ``longest``.
 
-    With more trajectories than fit, turns of one would evict the prefix of another, and everything would be read again.
-    A trajectory counts as the mean of the latest finished ones, at first as half of the longest. Who comes first
-    enters first. One may always run.
+    With more trajectories than fit, turns of one would evict the cached prefix of another, which the engine would then
+    compute again. A trajectory counts as the mean of the latest finished ones, at first as half of the longest.
+    Trajectories enter in the order of arrival, and one may always run.
 
     Example: with room for 250,000 tokens and a limit of 28,672, 17 run at first. Once trajectories turn out to have
     5,000 tokens, 50 do.
@@ -35,7 +35,8 @@ class Admission:
         return max(1, int(self.tokens / max(1.0, expected)))
 
     async def enter(self) -> None:
-        """Waits for a place. Each ``enter`` that returned wants a ``leave``."""
+        """Waits for a place. Each ``enter`` that returns needs a ``leave``."""
+        # The second condition alone would let a newcomer overtake those that wait.
         if not self._waiting and self.live < self.places:
             self.live += 1
             return
@@ -45,14 +46,15 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                with contextlib.suppress(ValueError):  # one that left in between took it out
+                with contextlib.suppress(ValueError):  # a ``leave`` in between removed it
                     self._waiting.remove(turn)
-            else:  # it had its place already
+            else:  # it already had its place
                 self.leave()
             raise
 
     def leave(self, tokens: int | None = None) -> None:
-        """Gives up a place. ``tokens``: the length of a trajectory that came to its end."""
+        """Gives up a place. ``tokens`` is the length of a trajectory that finished; a broken one has none."""
+        # Before the count, because a shorter mean may open several places at once.
         if tokens is not None:
             self._lengths.append(tokens)
         self.live -= 1

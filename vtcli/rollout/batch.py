@@ -1,7 +1,7 @@
-"""The batch of a step of RL: rounds of rollouts until it is full, of all ranks, with their credit.
+"""The batch of a step of RL: rounds of rollouts until it is full, over all ranks, with their credit.
 
-It can be collected beside the learner, one step ahead. It is then part of a checkpoint, so a resumed run learns from
-the same rollouts.
+A batch can be collected beside the learner, one step ahead. It is then part of a checkpoint, so that a resumed run
+learns from the same rollouts.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class LightGroup:
 
 
 def light(group: Group) -> LightGroup:
-    """The light form of a group."""
+    """Returns the light form of a group."""
     return unpacked(packed(group))
 
 
 def packed(group: Group) -> Wire:
-    """A group as it travels between ranks."""
+    """Returns a group as it travels between ranks, without tokens, texts and images, which would be megabytes."""
     sample = group.sample
     return sample.id, sample.task, sample.form, sample.split, tuple(_member(member) for member in group.members)
 
 
 def unpacked(wire: Wire) -> LightGroup:
-    """The inverse of ``packed``, as far as something has travelled."""
+    """Returns the parts of a group that ``packed`` keeps."""
     *words, members = wire
     sample = Sample(*words, question="", answer="", images=(), tools=())
     scored = tuple(_scored(sample, member) for member in members)
@@ -90,7 +90,7 @@ def _member(member: Scored) -> Wire:
 
 
 def numbers(signals: Signals) -> dict[str, float]:
-    """Signals that are numbers. Of a list of names, as ``judged``, its length is kept."""
+    """Returns the signals that are numbers, and the lengths of the lists ``judged`` and ``unjudged``."""
     out: dict[str, float] = {}
     for name, value in signals.values.items():
         if isinstance(value, int | float):
@@ -101,7 +101,7 @@ def numbers(signals: Signals) -> dict[str, float]:
 
 
 def _named(values: Mapping[str, float | None]) -> Wire:
-    """Names and values. Equal names are one object, which pickle writes once in a message."""
+    """Returns names and values. Equal names are interned, because pickle writes one object once in a message."""
     return tuple(map(sys.intern, values)), tuple(values.values())
 
 
@@ -135,8 +135,8 @@ T = TypeVar("T")
 class RoundRequest:
     """One round of a step: the groups of all its places, which ranks share out, and their reward.
 
-    ``group`` loads a place's sample, in any thread. ``prefetch`` gets this rank's places once they are loaded. It
-    may begin to load what the next step will ask for.
+    ``group`` loads a place's sample, in any thread. ``prefetch`` receives this rank's places once they are loaded, and
+    may start to load those of the next step.
     """
 
     group: Callable[[int], GroupRequest]
@@ -147,17 +147,17 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class Fill:
-    """Condition for the end of a step: ``wanted`` trajectories that have credit, or ``max_rounds`` rounds."""
+    """Condition for the end of a step: ``wanted`` trajectories with credit, or ``max_rounds`` rounds."""
 
     wanted: int
     max_rounds: int = 1
-    stop_when_full: bool = False  # cancel what is left of a round then
+    stop_when_full: bool = False  # then cancel the rest of a round; favours quick questions, so off by default
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The rollouts of one step: this rank's own; the light groups of all ranks by their places, in order, with the
-    credit of the learnt ones; and how many rollouts all ranks cancelled."""
+    """The rollouts of one step: this rank's; the light groups of all ranks by place, in order, with ``credit`` where
+    the step selects them; and the number of rollouts that all ranks cancelled."""
 
     step: int
     own: StreamResult
@@ -177,8 +177,8 @@ class StepBatch:
         return [member for group in self.own.groups.values() for member in group.members]
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the batch. ``staleness``: number of steps by which the sampling weights are older than the
-        learner."""
+        """Returns the batch's metrics. ``staleness`` is the number of steps by which the sampling weights are older
+        than the learner."""
         groups, credit = list(self.everyone.values()), list(self.credit.values())
         tokens = [count for each in self.light.values() for count in each.tokens]
         out = (
@@ -198,8 +198,8 @@ class StepBatch:
         return out | {name: share for name, share in shares.items() if share is not None} | self._times()
 
     def _times(self) -> dict[str, float]:
-        """``time/engine_busy``: the share of the rollouts' time in which the engine computed; ``time/other_s``: the
-        rest of that time after engine, worlds and judge."""
+        """``time/engine_busy``: share of the rollouts' time in which the engine computes; ``time/other_s``: the rest
+        after engine, worlds and judge."""
         seconds = self.own.seconds
         if not seconds:
             return {}
@@ -213,11 +213,13 @@ class StepBatch:
         return out | {"time/other_s": max(whole - sum(parts.values()), 0.0)}
 
     def rows(self, count: int) -> list[list[TrainRow]]:
-        """This rank's rows, by mini-batch, of which there are ``count``."""
+        """Returns this rank's rows in ``count`` mini-batches."""
+        # Over all ranks' credit, so that each mini-batch has the same groups whatever the number of ranks.
         out: list[list[TrainRow]] = [[] for _ in range(count)]
         parts = dict(zip(self.credit, minibatches(list(self.credit.values()), count), strict=True))
         for place, group in self.own.groups.items():
             for member, value, part in zip(group.members, self.credit[place], parts[place], strict=True):
+                # A member without credit was not selected; one without turns has nothing to learn from.
                 if value is not None and part is not None and member.trajectory.policy_turns:
                     out[part].append(pack.to_row(member.trajectory, value))
         return out
@@ -226,9 +228,9 @@ class StepBatch:
 class Collector:
     """Collects the batches of steps on one event loop.
 
-    The rounds of a step are given in order, and taken as far as the step needs them. They have to be a function of the
-    step alone, so that a resumed run asks for the same. ``credit`` is the advantage of the members that the learner
-    takes, None for the others. Collective: all ranks call the same methods in the same order.
+    The rounds of a step come in order and are taken as far as the step needs them. They must depend only on the step,
+    so that a resumed run requests the same ones. ``credit[i]`` is rollout i's advantage, or None if the learner does
+    not take it. Collective: all ranks call the same methods in the same order.
     """
 
     def __init__(
@@ -243,16 +245,16 @@ class Collector:
         self.fill, self.ranks = fill, ranks
 
     def collect(self, step: int, rounds: Iterable[RoundRequest]) -> StepBatch:
-        """The batch of a step: one of ``rounds``, or as many as the selection needs to fill it."""
+        """Returns the batch of a step, from as many of ``rounds`` as the selection needs to fill it."""
         left = iter(rounds)
         return self._filled(step, self.loop.run(self._round(next(left), 0, self.fill.wanted)), left)
 
     def beside(self, work: Callable[[], T], step: int, rounds: Iterable[RoundRequest]) -> tuple[T, StepBatch]:
-        """Runs ``work`` in this thread and collects the batch of ``step`` meanwhile. The policy's weights must not
-        change in ``work``.
+        """Runs ``work`` in this thread and meanwhile collects the batch of ``step``. ``work`` must not change the
+        policy's weights, because no importance weight describes a trajectory of two versions.
 
-        Only the first round runs beside it. All ranks decide together on another round, and the learner's ranks may be
-        communicating.
+        Only the first round runs beside it: ranks decide together on another round, and that collective would meet the
+        learner's own.
         """
         left = iter(rounds)
         done, found = self.loop.run(self._both(work, self._round(next(left), 0, self.fill.wanted)))
@@ -263,7 +265,7 @@ class Collector:
         try:
             done = await compute(work)
             return done, await rolling
-        finally:  # the learner failed, or we are to stop
+        finally:  # after a failure of the learner or a signal, no rollout may continue in the background
             rolling.cancel()
             await asyncio.gather(rolling, return_exceptions=True)
 
@@ -278,9 +280,10 @@ class Collector:
             rounds += 1
 
     async def _round(self, request: RoundRequest, number: int, lacking: int) -> StreamResult:
-        """This rank's share of a round. It stops at its share of the missing rollouts: no rank waits for another
-        here."""
+        """Returns this rank's share of a round. It stops at its share of the missing rollouts, so that no rank waits
+        for another here."""
         ranks = self.ranks
+        # Places count on over the rounds of a step, and every rank takes each world-th one.
         first, places = number * request.places, range(ranks.rank, request.places, ranks.world)
         loaded = await asyncio.gather(*(in_thread(partial(request.group, place)) for place in places))
         groups = {first + place: group for place, group in zip(places, loaded, strict=True)}
@@ -290,20 +293,20 @@ class Collector:
         return await self.stream(groups, request.reward, self._until(share) if self.fill.stop_when_full else None)
 
     def _until(self, share: int) -> Callable[[Group], bool]:
-        """Returns a function that takes groups one by one. It returns True once ``share`` members have a learning
-        signal."""
+        """Returns a predicate over finished groups: True once ``share`` members have a learning signal."""
         room = share
 
         def full(group: Group) -> bool:
             nonlocal room
+            # Whole groups count, because a group cut at its first finished members would have a biased baseline.
             room -= chosen(self.credit([light(group).group]))
             return room <= 0
 
         return full
 
     def _credited(self, step: int, own: StreamResult, rounds: int) -> StepBatch:
-        """Gathers the light groups of all ranks and credits them. Credit may depend on the whole batch, but not on its
-        division among ranks."""
+        """Gathers the light groups of all ranks and credits them. Credit may depend on the whole batch, but not on how
+        ranks share it."""
         mine = {place: packed(group) for place, group in own.groups.items()}
         shares: list[tuple[dict[int, Wire], int]] = self.ranks.gather((mine, own.cancelled))
         wires = dict(sorted(item for groups, _ in shares for item in groups.items()))
@@ -312,14 +315,14 @@ class Collector:
         return StepBatch(step, own, everyone, credit, rounds, sum(cancelled for _, cancelled in shares))
 
     def save(self, batch: StepBatch, folder: Path) -> None:
-        """This rank's part of a batch, into a checkpoint."""
+        """Writes this rank's part of a batch into a checkpoint."""
         sizes = {str(place): len(group.members) for place, group in batch.own.groups.items()}
         words = {"step": batch.step, "rounds": batch.rounds, "cancelled": batch.own.cancelled, "sizes": sizes}
         records.append(self._file(folder, "jsonl"), batch.scored)
         disk.write_atomic(self._file(folder, "json"), json.dumps(words).encode())
 
     def load(self, folder: Path) -> StepBatch | None:
-        """Reads the batch that ``save`` wrote, on all ranks; None without a file.
+        """Reads the batch that ``save`` wrote, on all ranks; None if there is no file.
 
         Raises:
             InputError: a damaged file.
@@ -330,6 +333,7 @@ class Collector:
         scored = records.read(self._file(folder, "jsonl"), Scored)
         own: dict[int, Group] = {}
         for place, size in words["sizes"].items():
+            # Members of a group lie one after the other, so the sizes alone divide the file.
             members = tuple(itertools.islice(scored, size))
             own[int(place)] = Group(members[0].trajectory.sample, members)
         return self._credited(words["step"], StreamResult(own, words["cancelled"], {}), words["rounds"])

@@ -1,4 +1,4 @@
-"""Wall clock of rollouts, shared out to the engine, the worlds, the judge, and the rest."""
+"""Wall clock of rollouts, divided among the engine, the worlds, the judge, and the rest."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 KINDS: tuple[str, ...] = ("generate", "env", "judge")
-"""The parts that may be at work, in order of precedence for a moment. ``judge``: signals of any kind."""
+"""Activities in order of precedence for a moment. ``judge`` includes signals of any kind."""
 
 
 class Clock:
-    """Every moment counts for the first of ``KINDS`` that is at work in it, or for none. Safe for threads.
+    """Counts each moment for the first of ``KINDS`` that is active in it, or for none. Safe for threads.
 
-    An engine in this process has one, and counts itself while it computes.
+    An engine in this process has a clock and counts only while it computes.
     """
 
     def __init__(self) -> None:
@@ -23,9 +23,10 @@ class Clock:
         self._since = time.perf_counter()
         self._guard = threading.Lock()
 
+    # Activities nest and overlap: thousands of rollouts open and close them, so each kind has a count.
     @contextmanager
     def during(self, kind: str) -> Generator[None]:
-        """``kind`` is at work, once more."""
+        """Marks ``kind`` as active for the block."""
         self._turn(kind, 1)
         try:
             yield
@@ -33,7 +34,8 @@ class Clock:
             self._turn(kind, -1)
 
     def read(self) -> Mapping[str, float]:
-        """Seconds so far, by kind."""
+        """Returns the seconds so far, by kind."""
+        # A turn by 0 closes the interval that is open, so that a reader sees it.
         self._turn(KINDS[0], 0)
         return dict(self._seconds)
 

@@ -1,4 +1,4 @@
-"""The only loop that alternates policy and world. Token-in, token-out: what was sampled is never encoded again."""
+"""The only loop that alternates policy and world. Token-in, token-out: sampled ids are never encoded again."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Limits:
-    """Budgets of one trajectory. ``max_turns`` counts turns that call tools; one more may answer. A thought of
-    ``max_thought_tokens`` is ended by the rollout, and the policy goes on after it."""
+    """Budgets of one trajectory. ``max_turns`` counts turns with tool calls; one more may answer. The rollout closes a
+    thought after ``max_thought_tokens``, and the policy continues after it."""
 
     max_turns: int = 10
     max_tokens: int = 8192  # prompt, policy and observations together
     max_turn_tokens: int = 1024  # one policy turn
     max_images: int = 16  # the sample's included
-    timeout_s: float = 600.0  # wall clock of one environment step, but for those that bound themselves (``Syntax``)
-    max_thought_tokens: int = 0  # of a turn, the thought that the prompt has opened; 0: bounded by the turn alone
+    timeout_s: float = 600.0  # wall clock of one environment step, unless the world bounds it itself (``Syntax``)
+    max_thought_tokens: int = 0  # of a turn's thought, if the prompt opens one; 0: bounded only by the turn
 
     def __post_init__(self) -> None:
         at_least(1, self, "max_turns", "max_tokens", "max_turn_tokens", "max_images")
@@ -55,13 +55,13 @@ class Limits:
 
 
 MAX_TEMPERATURE = 10.0
-"""Above it every token is about as likely as any other."""
+"""Above it the distribution is nearly uniform."""
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """The first ``turns`` turns of a stored trajectory, for another to continue. The last of them is an observation,
-    whose images are replaced by ``shown``, of the same sizes. So all ids of the prefix stay as they were sampled."""
+    """The first ``turns`` turns of a stored trajectory, for another to continue. The last one is an observation, and
+    ``shown`` replaces its images by others of the same sizes, so that all ids of the prefix stay as sampled."""
 
     source: Trajectory
     turns: int
@@ -76,7 +76,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """One trajectory to be drawn: of which sample, from which distribution, with which seed, continuing which one."""
+    """One trajectory to draw: the sample, the distribution, the seed, and the prefix that it continues."""
 
     sample: Sample
     seed: int
@@ -91,15 +91,15 @@ class RolloutRequest:
 
     @property
     def conversation(self) -> int:
-        """``Request.rollout`` of its turns. Continuations with one seed and other images are other conversations."""
+        """``Request.rollout`` of its turns. Two continuations with one seed but other images are two conversations."""
         return self.seed if self.prefix is None else derive_seed(self.seed, self.prefix.name)
 
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """The group of one sample: ``size`` trajectories, whose seeds depend on the seed given, the sample and the member.
+    """The group of one sample: ``size`` trajectories with seeds derived from ``seed``, the sample and the member.
 
-    ``repeat`` counts how often the same sample came before in the same step: its groups differ, too.
+    ``repeat`` counts earlier occurrences of the sample in the same step, so that its groups differ.
     """
 
     sample: Sample
@@ -111,7 +111,7 @@ class GroupRequest:
     @property
     def members(self) -> tuple[RolloutRequest, ...]:
         """One request per member."""
-        # Nothing for the first time, so that a step without repeats has the seeds that it would have anyway.
+        # Empty for the first occurrence, so that seeds do not depend on whether a step can repeat samples.
         again = (self.repeat,) if self.repeat else ()
         seeds = [derive_seed(self.seed, self.sample.id, self.sample.form, n, *again) for n in range(self.size)]
         return tuple(RolloutRequest(self.sample, seed, self.sampling) for seed in seeds)
@@ -119,7 +119,7 @@ class GroupRequest:
 
 @dataclass
 class _State:
-    """State of a rollout so far."""
+    """A rollout so far."""
 
     prompt_ids: tuple[int, ...]
     images: list[ImageRef]
@@ -131,7 +131,7 @@ class _State:
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed that depends on all parts and on nothing else."""
+    """Returns a 63-bit seed that depends only on the parts."""
     digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1  # 63 bits: it fits a signed integer of 64, which torch takes
 
@@ -144,17 +144,17 @@ async def rollout(
     limits: Limits,
     deadline: float | None = None,
 ) -> Trajectory:
-    """One trajectory. A failure of ours or of the engine ends it as ``BROKEN``: data, not a crash.
-    Its world is closed however it ends, also when it is cancelled. At ``deadline``, a time of the event loop's clock,
-    it ends as it stands.
+    """Makes one trajectory. A failure of ours or of the engine ends it as ``BROKEN``: data, not a crash. Closes the
+    world however the rollout ends, also when it is cancelled. At ``deadline``, a time of the event loop's clock, the
+    rollout ends as it stands.
 
     Raises:
-        VtcliError: what the user has to mend (a dead engine, an unusable row).
+        VtcliError: the user must fix something (a dead engine, an unusable row).
     """
     if limits.max_thought_tokens and isinstance(chat, HasThoughts) and chat.thought_end is None:
         raise ConfigError(
-            f"limits.max_thought_tokens={limits.max_thought_tokens}, but the model's chat template opens no thought, "
-            "so there is none to limit. Set it to 0."
+            f"limits.max_thought_tokens={limits.max_thought_tokens}, but the model's chat template opens no thought "
+            "that this could limit. Set it to 0."
         )
     sample = request.sample
     state = _State((), list(sample.images), [])
@@ -165,7 +165,7 @@ async def rollout(
         env = open_env(sample)
         async with asyncio.timeout_at(deadline) as clock:
             stop = await _alternate(state, request, env, policy, chat, limits)
-    # The user has to mend it, and every other rollout would fail alike: it ends the run, not this rollout.
+    # Only the user can fix it, and every other rollout would fail alike: it ends the run, not this rollout.
     except VtcliError:
         raise
     except TimeoutError as problem:
@@ -176,6 +176,7 @@ async def rollout(
         error = f"{type(problem).__name__}: {problem}"
     finally:
         if env is not None:
+            # A world that cannot close (a sandbox that hangs) breaks the rollout, because its last facts are uncertain.
             try:
                 await _within(limits.timeout_s, env.close(), "close")
             except Exception as problem:
@@ -200,19 +201,19 @@ def _thought_end(chat: Chat) -> ThoughtEnd | None:
 def refuse_broken(
     share: float, limit: float, found: Iterable[Trajectory], where: str, key: str = "agent.max_broken"
 ) -> None:
-    """Raises ``EngineError`` where more than ``limit`` of the rollouts broke: the numbers of the rest would say little.
+    """Raises ``EngineError`` if more than ``limit`` of the rollouts broke, because the rest may be a biased sample.
 
-    ``found`` are those at hand, for the commonest reason; ``where`` is what was rolled out and where it lies.
+    ``found`` gives the commonest reason; ``where`` names the rollouts and their folder.
     """
     if share > limit:
         raise EngineError(
             f"{where}: {share:.0%} of the rollouts broke, at most {key}={limit:.0%} may. "
-            f"{why_broken(found)} Mend that and give the same command again, or raise {key}."
+            f"{why_broken(found)} Fix that and give the same command again, or raise {key}."
         )
 
 
 def refuse_no_room(found: Sequence[Trajectory], limits: Limits, key: str) -> None:
-    """Raises ``KeyProblem`` for ``key``, say "agent.limits.max_tokens", where no rollout had room for one token."""
+    """Raises ``KeyProblem`` for ``key``, say "agent.limits.max_tokens", if no rollout had room for one token."""
     if found and all(t.stop is Stop.MAX_TOKENS and not t.turns for t in found):
         shortest = min(len(t.prompt_ids) for t in found)
         raise KeyProblem(
@@ -223,7 +224,7 @@ def refuse_no_room(found: Sequence[Trajectory], limits: Limits, key: str) -> Non
 
 
 class _Mute:
-    """A policy that says nothing: the rollout ends as broken where its prompt leaves room for a token."""
+    """A policy for ``require_room``: a prompt with room for a token reaches it, and the rollout ends as broken."""
 
     version = 0
 
@@ -232,10 +233,10 @@ class _Mute:
 
 
 async def require_room(samples: Iterable[Sample], chat: Chat, open_env: OpenEnv, limits: Limits, key: str) -> None:
-    """Raises ``KeyProblem`` for ``key`` where no prompt of ``samples`` leaves room for a single token.
+    """Raises ``KeyProblem`` for ``key`` if no prompt of ``samples`` leaves room for a single token.
 
-    Nothing is sampled. A few questions show a limit that is far too small before a model answers the first one. The
-    first question with room ends the search.
+    It samples nothing, and the first question with room ends the search. So a limit that is far too small shows before
+    a model has loaded its first question.
     """
     found: list[Trajectory] = []
     for sample in samples:
@@ -247,7 +248,7 @@ async def require_room(samples: Iterable[Sample], chat: Chat, open_env: OpenEnv,
 
 
 def why_broken(found: Iterable[Trajectory]) -> str:
-    """A sentence with the commonest reason among the broken ones; empty where none broke."""
+    """Returns a sentence with the commonest reason among broken trajectories, or "" if none broke."""
     reasons = Counter((t.error or "unknown").splitlines()[0] for t in found if t.stop is Stop.BROKEN)
     ((reason, count),) = reasons.most_common(1) or [("", 0)]
     return f"The commonest reason, of {count} of {reasons.total()}: {reason[:300]}." if count else ""
@@ -280,34 +281,36 @@ async def _alternate(
         completion = await _turn(request, policy, chat, limits.max_thought_tokens)
         if policy.version != version:
             raise RuntimeError(f"the weights went from version {version} to {policy.version} while a turn was sampled")
-        # Text is for the world alone. Training sees the sampled ids: text that is encoded again may give others.
+        # Only the world reads text. Training sees the sampled ids, because encoding the text again may give others.
         decoded = chat.decode(completion.token_ids)
         if syntax.read is not None:
             said = after_thought(decoded.text) if _thought_end(chat) else decoded.text
             decoded = replace(syntax.read(said), text=decoded.text)
         state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, version))
-        # Cut by the turn's own limit, the syntax says what that means; cut by the trajectory's, the budget is spent.
+        # At the turn's own limit the syntax decides what a cut turn means; at the trajectory's, the budget is spent.
         if completion.finish == "length":
             return syntax.cut if request.max_tokens < room else Stop.MAX_TOKENS
-        # The call is not carried out: no turn is left that could read its result.
+        # The call is not executed, because no turn is left that could read its result.
         if decoded.calls and turn == limits.max_turns:
             return Stop.MAX_TURNS
         observation = await _within(_step_limit(env, limits), env.step(decoded, state.images), "step")
         if observation is None:
+            # A world without an observation has read the answer.
             return Stop.ANSWERED
         if (stop := _append(state, observation, chat, limits, syntax)) is not None:
             return stop
         if observation.ends:
             return Stop.ENDED if all(result.status == "ok" for result in observation.results) else Stop.CALL_FAILED
-        room = limits.max_tokens - len(state.ids)
+        room = limits.max_tokens - len(state.ids)  # the observation took its part
     return Stop.MAX_TURNS
 
 
 async def _turn(request: Request, policy: Policy, chat: Chat, thought: int) -> Completion:
-    """One policy turn, with at most ``thought`` tokens of thought where the prompt has opened one and ``thought`` > 0.
+    """Samples one policy turn, with at most ``thought`` tokens of thought if the prompt opens one and ``thought`` > 0.
 
-    The thought is a request of its own, which ends at the tag. Stop strings count after it. At the limit the end of the
-    thought is written, which the policy did not sample. Then what remains of the turn is sampled as any other.
+    The thought is a separate request, which ends at the tag, because vLLM's own budget reports log-probabilities of
+    tokens that it did not draw. Stop strings count only after the thought. At the limit the loop writes the end of the
+    thought, and then samples the rest of the turn as usual.
     """
     end = _thought_end(chat)
     if end is None or not 0 < thought < request.max_tokens - len(end.token_ids):
@@ -315,11 +318,12 @@ async def _turn(request: Request, policy: Policy, chat: Chat, thought: int) -> C
     first = await _complete(replace(request, max_tokens=thought, stop=(end.tag,)), policy, chat)
     if first.token_ids[-1] in chat.end_ids:
         return first
-    # Empty where the policy closed its thought itself. What we write has no probability: ``written`` keeps it out of
-    # the loss.
+    # Empty if the policy closed its thought itself. Tokens that we write have no probability, so ``written`` keeps them
+    # out of the loss.
     written = () if chat.completes(first.token_ids, (end.tag,)) else end.token_ids
     before, n = first.token_ids + written, len(first.token_ids)
     ids, left = request.token_ids + before, request.max_tokens - len(before)
+    # Another seed, or the second request would draw with the random numbers of the first.
     seed = derive_seed(request.seed, "after the thought")
     rest = await _complete(replace(request, token_ids=ids, max_tokens=left, seed=seed), policy, chat)
     return Completion(
@@ -332,21 +336,22 @@ async def _turn(request: Request, policy: Policy, chat: Chat, thought: int) -> C
 
 
 async def _complete(request: Request, policy: Policy, chat: Chat) -> Completion:
-    """The policy's completion, checked, with what its logits were divided by."""
+    """Returns the policy's completion, checked, with the divisor of each token's logits."""
     found = await policy.complete(request)
     _check(found, request, chat)
     return replace(found, scales=scales(found.token_ids, request.sampling, chat.piece))
 
 
 async def _replay(state: _State, prefix: Prefix, env: Env, limits: Limits) -> None:
-    """Take the world to where the prefix ends, by its stored calls, and the state to the prefix with its new images.
+    """Repeats the prefix's stored calls, so that the world is where the prefix ends, and puts in its new images.
 
-    Raises ``RuntimeError`` where prompt or world differ from the stored ones: the continuation would be of another
-    trajectory.
+    Raises ``RuntimeError`` if the prompt or the world differs from the stored one, because the continuation would
+    belong to another trajectory.
     """
     source = prefix.source
     if state.prompt_ids != source.prompt_ids:
         raise RuntimeError(f"the prompt is no longer that of the stored trajectory {source.id}")
+    # Calls run again rather than from a snapshot, because a snapshot of a sandbox would be a second mechanism.
     for i in range(0, prefix.turns, 2):
         said, stored = source.turns[i], source.turns[i + 1]
         assert isinstance(said, PolicyTurn)
@@ -367,7 +372,7 @@ def _view_sizes(images: Sequence[ImageRef]) -> list[tuple[int, int]]:
 
 
 def _step_limit(env: Env, limits: Limits) -> float | None:
-    """None where a step bounds itself: a rollout is not broken because others hold the sandbox."""
+    """None if the world bounds its steps: waiting for a sandbox that others use must not break a rollout."""
     return None if isinstance(env, HasSyntax) and env.syntax.bounded else limits.timeout_s
 
 
@@ -377,16 +382,16 @@ async def _within(limit_s: float | None, work: Awaitable[_T], what: str) -> _T:
         async with clock:
             return await work
     except TimeoutError as error:
-        if limit_s is None or not clock.expired():  # the environment's own, as of a file that a server does not give
+        if limit_s is None or not clock.expired():  # the environment's own, say of a file that never comes
             raise
         raise TimeoutError(f"the environment's {what} took longer than limits.timeout_s={limit_s:g}") from error
 
 
 def _append(state: _State, observation: Observation, chat: Chat, limits: Limits, syntax: Syntax) -> Stop | None:
-    """Append text and images of an observation together, or neither; the stop reason when they do not fit.
+    """Appends text and images of an observation together, or neither; returns the stop reason if they do not fit.
 
-    A turn that a stop string ended has no end marker. The observation begins with the marker, so that the policy reads
-    the chat format that it knows. Tokens that it did not sample are not trained on.
+    A turn that ended at a stop string has no end marker, so the observation begins with one: the policy reads the chat
+    format that it knows. Training ignores these tokens, because the policy did not sample them.
     """
     if len(state.images) + len(observation.images) > limits.max_images:
         return Stop.MAX_IMAGES
@@ -402,7 +407,7 @@ def _append(state: _State, observation: Observation, chat: Chat, limits: Limits,
 
 
 def _check(completion: Completion, request: Request, chat: Chat) -> None:
-    """Ingest check: an engine that returns what was not asked for is broken, not wrong."""
+    """Checks a completion at the door: an engine that returns something else than requested is broken, not wrong."""
     ids: Sequence[int] = completion.token_ids
     if completion.finish == "error" or not ids:
         raise RuntimeError(f"the engine returned no tokens (finish={completion.finish})")
@@ -412,6 +417,6 @@ def _check(completion: Completion, request: Request, chat: Chat) -> None:
         raise RuntimeError("the engine returned a log-probability that is not a finite number")
     if len(ids) > request.max_tokens:
         raise RuntimeError(f"{len(ids)} tokens where at most {request.max_tokens} were asked for")
-    # Such as an image's placeholder: the learner would look for pixels that no image has.
+    # A banned id is a marker, as an image's placeholder: the learner would look for pixels that no image has.
     if banned := set(ids) & set(chat.banned_ids):
         raise RuntimeError(f"the engine sampled banned marker ids {sorted(banned)}")

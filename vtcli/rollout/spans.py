@@ -1,4 +1,4 @@
-"""The temperature of each token of a turn where spans of its text have their own (``Sampling.spans``). Pure."""
+"""The temperature of each token of a turn in which spans of the text have their own (``Sampling.spans``). Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from vtcli.protocols import Sampling, TemperatureSpan
 
 
 class SpanReader:
-    """Reads a turn token by token and knows the temperature of the next one.
+    """Reads a turn token by token and returns the temperature of the next one.
 
-    A span begins with the token after the one that completes its opening string and ends with the token that completes
-    its closing string. Spans do not nest: inside one only its closing string is looked for. Turns begin outside.
+    A span begins after the token that completes its opening string and ends with the token that completes its closing
+    string. Spans do not nest: inside a span only its closing string counts. A turn begins outside of spans.
     """
 
     def __init__(self, sampling: Sampling, piece: Callable[[int], str]) -> None:
@@ -21,20 +21,21 @@ class SpanReader:
 
     @property
     def temperature(self) -> float:
-        """Temperature of the next token."""
+        """The temperature of the next token."""
         return self.sampling.temperature if self._span is None else self._span.temperature
 
     def read(self, token_ids: Sequence[int]) -> None:
-        """The tokens that were said since the last call."""
+        """Reads the tokens that were sampled since the last call."""
         for token_id in token_ids:
             self._tail += self.piece(token_id)
             while self._pass():
                 pass
             wanted = [span.opening for span in self.sampling.spans] if self._span is None else [self._span.closing]
+            # Only the longest wanted string can still be incomplete, so the tail never grows with the turn.
             self._tail = self._tail[-max(len(string) for string in wanted) :]
 
     def _pass(self) -> bool:
-        """Goes past the next string that begins or ends a span, if it is there."""
+        """Moves past the next string that begins or ends a span. Returns False without one."""
         if self._span is not None:
             _, found, rest = self._tail.partition(self._span.closing)
             if found:
@@ -44,14 +45,14 @@ class SpanReader:
         begun = [one for one in begun if one[0] >= 0]
         if not begun:
             return False
-        at, _, span = min(begun, key=lambda one: one[:2])  # the first; of two at one place the longer
+        at, _, span = min(begun, key=lambda one: one[:2])  # the first; the longer of two at one place
         self._span, self._tail = span, self._tail[at + len(span.opening) :]
         return True
 
 
 def scales(token_ids: Sequence[int], sampling: Sampling, piece: Callable[[int], str]) -> tuple[float, ...] | None:
-    """Returns the divisor of each token's logits in its log-probability; None if it is the same for all. A greedy
-    token's divisor is 1.
+    """Returns the divisor of each token's logits in its log-probability, or None if all tokens share one. A greedy
+    token's divisor is 1, because its log-probability is of temperature 1.
 
     Example: a turn at 0.7 has a span of temperature 0 from ``<code>`` to ``</code>``. The tokens ``a``, ``<code>``,
     ``b``, ``</code>``, ``c`` have 0.7, 0.7, 1, 1, 0.7.
@@ -60,6 +61,7 @@ def scales(token_ids: Sequence[int], sampling: Sampling, piece: Callable[[int], 
         return None
     reader, out = SpanReader(sampling, piece), list[float]()
     for token_id in token_ids:
+        # Before reading: a token that closes a span was still drawn inside it.
         out.append(reader.temperature or 1.0)
         reader.read((token_id,))
     return tuple(out)

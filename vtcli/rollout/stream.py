@@ -1,6 +1,6 @@
-"""Rollouts as a stream: every trajectory goes its own way to its signals, every group to its verdict.
+"""Rollouts as a stream: each trajectory reaches its signals, and each group its verdict, without waiting for others.
 
-A slow trajectory, sandbox or judge delays only its own group. Rollouts that are no longer needed are cancelled. This
+A slow trajectory, sandbox or judge delays only its own group. Rollouts that are no longer needed are cancelled, which
 closes their environment and withdraws their request from the engine.
 """
 
@@ -23,15 +23,14 @@ from vtcli.schema import Completion, Group, ImageRef, Observation, Sample, Score
 
 
 class Measure(Protocol):
-    """The signals of trajectories, see ``signals.measuring``."""
+    """Measures signals of trajectories, see ``signals.measuring``."""
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> Awaitable[Sequence[Signals]]: ...
 
 
 @dataclass(frozen=True)
 class StreamResult:
-    """Result of a stream: the finished groups by place, in order, the number of cancelled rollouts, and seconds of wall
-    clock.
+    """Finished groups by place, in order, the number of cancelled rollouts, and seconds of wall clock.
 
     Seconds: ``rollout`` is the whole. ``generate`` counts while the engine computes, or while requests are open if the
     engine has no clock. ``env`` counts while the engine is idle and an environment works. ``judge`` counts while both
@@ -49,11 +48,11 @@ class StreamResult:
 
 @dataclass(frozen=True)
 class Stream:
-    """Parts that all rollouts of a run share.
+    """The parts that all rollouts of a run share.
 
-    ``claims`` are tested where a reward or a judge asks; None: never (environments without code of the policy).
-    ``clock`` belongs to an engine that counts its own time. None: time counts while requests are open. ``admission``
-    bounds how many run at a time; None: all of them.
+    ``claims`` are tested if a reward or a judge needs them; None: never (environments that run no code of the policy).
+    ``clock`` belongs to an engine that counts its own time; None: time counts while requests are open. ``admission``
+    bounds the number of running trajectories; None: all run.
     """
 
     policy: Policy
@@ -71,14 +70,15 @@ class Stream:
         reward: Reward,
         full: Callable[[Group], bool] | None = None,
     ) -> StreamResult:
-        """Rolls out, measures and rewards groups. ``full`` is told each group as it is finished; when it says yes, the
-        others are cancelled.
+        """Rolls out, measures and rewards groups. Calls ``full(group)`` after each group and cancels the rest once it
+        returns True.
 
         Raises:
-            VtcliError: what the user has to mend. Nothing goes on in the background then.
+            VtcliError: the user must fix something. Nothing continues in the background.
         """
         run = _Run(self)
         begin, before = time.perf_counter(), run.clock.read()
+        # One task a trajectory, because a chunk of them would wait for its slowest member.
         async with workers.one_error(), asyncio.TaskGroup() as tasks:
             for place, request in requests.items():
                 members = [tasks.create_task(run.member(member)) for member in request.members]
@@ -86,6 +86,7 @@ class Stream:
                 tasks.create_task(run.group(place, members, reward, full))
         seconds = {kind: value - before[kind] for kind, value in run.clock.read().items()}
         seconds["rollout"] = time.perf_counter() - begin
+        # A group in flight when the step was full counts whole: no member of it is used.
         cancelled = sum(request.size for place, request in requests.items() if place not in run.done)
         return StreamResult(dict(sorted(run.done.items())), cancelled, seconds)
 
@@ -95,11 +96,11 @@ class Stream:
         finished: Callable[[Trajectory, Signals], Awaitable[None]],
         concurrency: int,
     ) -> None:
-        """Rolls out and measures trajectories, at most ``concurrency`` at a time. ``finished`` is told each one as soon
-        as it is measured; an error of it ends the others.
+        """Rolls out and measures trajectories, at most ``concurrency`` at a time. Calls ``finished`` with each one as
+        soon as it is measured; an error of ``finished`` ends the others.
 
         Raises:
-            VtcliError: what the user has to mend. Nothing goes on in the background then.
+            VtcliError: the user must fix something. Nothing continues in the background.
         """
         run = _Run(self)
 
@@ -127,7 +128,7 @@ class _Run:
         self.done: dict[int, Group] = {}
 
     async def member(self, request: RolloutRequest) -> tuple[Trajectory, Signals]:
-        """One trajectory and what is measured of it, which waits for no other."""
+        """Makes one trajectory and measures its signals, without waiting for another."""
         shared = self.stream
         places = shared.admission
         length: int | None = None
@@ -136,6 +137,7 @@ class _Run:
         try:
             found = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
             length = None if found.stop is Stop.BROKEN else found.length  # a broken one teaches nothing about lengths
+        # The place is free before the judge is asked: the engine holds nothing of the trajectory any more.
         finally:
             if places is not None:
                 places.leave(length)
@@ -148,7 +150,7 @@ class _Run:
     async def group(
         self, place: int, members: Sequence[_Member], reward: Reward, full: Callable[[Group], bool] | None
     ) -> None:
-        """The verdict, once all members are there."""
+        """Scores a group once all its members are measured."""
         found = await asyncio.gather(*members)
         if self.stream.claims is not None:
             with self.clock.during("judge"):
@@ -156,19 +158,19 @@ class _Run:
         else:
             verdicts = rewards.verdicts(reward, [signals for _, signals in found])
             scored = tuple(Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
-        # here, where the reward has a name: one NaN would make every advantage of the group NaN
+        # Checked here, where the reward's name is known: one NaN would make every advantage of the group NaN.
         rewards.require_finite(reward, (each.verdict for each in scored))
         self.done[place] = group = Group(scored[0].trajectory.sample, scored)
         if full is not None and full(group):
             for member in self.members:
-                member.cancel()  # nothing to one that is done
+                member.cancel()  # no effect on a member that is done
 
     def open_env(self, sample: Sample) -> Env:
         return _World(self.stream.open_env(sample), self.clock)
 
 
 class _Policy:
-    """A policy without a clock, on that of the run."""
+    """A policy without a clock: counts the time of its open requests on the run's clock."""
 
     def __init__(self, policy: Policy, clock: Clock) -> None:
         self._policy, self._clock = policy, clock
@@ -183,7 +185,7 @@ class _Policy:
 
 
 class _World:
-    """A world, on the clock."""
+    """A world that counts its time on the clock."""
 
     def __init__(self, env: Env, clock: Clock) -> None:
         self._env, self._clock = env, clock

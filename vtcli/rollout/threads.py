@@ -1,9 +1,9 @@
 """An event loop in its own thread; the thread that waits for it computes on tensors.
 
-OpenMP keeps a team of threads for every thread that asks for one. With more of them than cores, the teams sleep between
-any two operations instead of spinning. Waking them takes longer than most operations of a small model. So sampling in
-one thread and learning in another made both twice as slow (docs/decisions/rollout.md). Here rollouts run in the loop's
-thread, and computations come back to the caller's.
+OpenMP keeps a team of threads for each thread that asks for one. With more team members than cores, teams sleep between
+operations instead of spinning, and waking them takes longer than most operations of a small model: sampling in one
+thread and learning in another made both twice as slow. Here rollouts run in the loop's thread, and computations return
+to the caller's thread.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from vtcli.errors import EngineError
 T = TypeVar("T")
 
 END_S = 30.0
-"""Seconds that open tasks have to end when the loop is closed."""
+"""Seconds that open tasks have to end when the loop closes."""
 
 
 WAKES_S = (0.05, 0.25, 1.0, 4.0)
-"""Times after a signal at which the main thread is woken, in case that it has not seen the signal."""
+"""Times after a signal at which the main thread is woken, in case it has not seen the signal."""
 
 
 class Runs(Protocol):
-    """``EventLoop``, or ``asyncio.Runner``."""
+    """``EventLoop`` or ``asyncio.Runner``."""
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T: ...
 
 
 class EventLoop:
-    """Event loop like ``asyncio.Runner``, for use as a context manager, but ``run`` runs coroutines in another thread.
-    Meanwhile the calling thread does the work that they request by ``compute``, one request at a time, in order.
+    """Event loop like ``asyncio.Runner``, a context manager whose ``run`` runs coroutines in another thread. Meanwhile
+    the calling thread does the work that they request by ``compute``, one request at a time, in order.
 
-    An exception from a signal handler in the calling thread (Ctrl-C, SIGTERM) cancels the coroutine. It is raised after
+    An exception from a signal handler in the calling thread (Ctrl-C, SIGTERM) cancels the coroutine and is raised after
     the coroutine has ended; a second one is raised at once. Handlers run soon, whatever the main thread waits for.
     """
 
@@ -67,14 +67,14 @@ class EventLoop:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancels what still goes on and waits for it, but no longer than ``END_S``."""
+        """Cancels tasks that still run and waits for them, but no longer than ``END_S``."""
         with contextlib.suppress(EngineError):
             self._tell(self._stop.set)
         self._thread.join(END_S)
         self._waking.close()
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, or its exception.
+        """Returns the result of a coroutine, or raises its exception.
 
         Raises:
             EngineError: the loop has ended.
@@ -88,14 +88,14 @@ class EventLoop:
             raise
         except BaseException:
             with contextlib.suppress(EngineError):
-                self._tell(running.cancel)  # first: else it is cancelled while it winds up for its failed work
+                self._tell(running.cancel)  # first: otherwise its failed work would end it before the cancellation
                 self._give_up()
                 self._serve(running)
             raise
         return running.result()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Work for the thread that waits in ``run``; from any thread."""
+        """Queues work for the thread that waits in ``run``; callable from any thread."""
         asked = _Work(work)
         self._work.put(asked)
         return cast("Future[T]", asked.done)
@@ -110,16 +110,16 @@ class EventLoop:
                 raise EngineError("the event loop has ended")
 
     def _give_up(self) -> None:
-        """Fail the work that a signal has interrupted."""
+        """Fails the work that a signal interrupted, because its coroutine would wait for it forever."""
         interrupted, self._doing = self._doing, None
         if interrupted is not None and not interrupted.done.done():
             interrupted.done.set_exception(EngineError("interrupted"))
 
     def _tell(self, what: Callable[[], None]) -> None:
-        """Has the loop's thread call a function."""
+        """Makes the loop's thread call a function."""
         if self._ended.is_set() or not self._thread.is_alive():
             raise EngineError("the event loop is not running")
-        with contextlib.suppress(RuntimeError):  # closed just now: _serve finds out
+        with contextlib.suppress(RuntimeError):  # closed in between: _serve notices
             self._begun.result().call_soon_threadsafe(what)
 
     def _live(self) -> None:
@@ -138,9 +138,9 @@ class EventLoop:
 def _handlers_run_soon(loop: asyncio.AbstractEventLoop) -> Generator[None]:
     """Wakes the main thread after every signal, from the thread of ``loop``.
 
-    Python runs a signal's handler in the main thread, once that thread is back from the system. A signal that another
-    thread receives does not interrupt what the main thread waits for, and neither does one that comes just before the
-    wait begins: on a busy machine one of some hundred. Python notes both in the wake-up file at once.
+    Python runs a signal's handler in the main thread, once that thread returns from the system. A signal that another
+    thread receives does not interrupt the main thread's wait, and neither does one just before the wait begins, which
+    on a busy machine is one of some hundred. Python reports both to the wake-up file at once.
     """
     main, (read, write) = threading.main_thread(), socket.socketpair()
     read.setblocking(False)
@@ -156,7 +156,7 @@ def _handlers_run_soon(loop: asyncio.AbstractEventLoop) -> Generator[None]:
         if main.ident is not None:
             signal.pthread_kill(main.ident, signal.SIGURG)
 
-    handler = signal.signal(signal.SIGURG, lambda number, frame: None)  # a handler: else the wait would go on
+    handler = signal.signal(signal.SIGURG, lambda number, frame: None)  # without a handler the wait would go on
     before = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
     try:
         loop.call_soon_threadsafe(loop.add_reader, read, note)
@@ -172,8 +172,8 @@ _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, EventLoop] = WeakKeyDiction
 
 
 def compute(work: Callable[[], T], otherwise: Executor | None = None) -> Awaitable[T]:
-    """Work on tensors, asked for in a coroutine: done by the thread that waits for the ``EventLoop``. In any other
-    event loop it is done by ``otherwise``, or in some thread."""
+    """Runs work on tensors for a coroutine, in the thread that waits for the ``EventLoop``. In any other event loop it
+    runs in ``otherwise``, or in some thread."""
     loop = asyncio.get_running_loop()
     own = _loops.get(loop)
     if own is None:
@@ -182,14 +182,14 @@ def compute(work: Callable[[], T], otherwise: Executor | None = None) -> Awaitab
 
 
 class _Work:
-    """Something to do, and what came of it."""
+    """A piece of work and its result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
         self.done: Future[Any] = Future()
 
     def do(self) -> None:
-        """Errors are for whoever asked; what a signal's handler raises goes on, and leaves it open."""
+        """Gives errors to the requester; an exception of a signal's handler passes through and leaves ``done`` open."""
         if not self.done.set_running_or_notify_cancel():
             return  # the caller no longer waits
         try:
@@ -201,7 +201,7 @@ class _Work:
 
 
 class _RunningTask:
-    """A coroutine on its way; ``ended`` is called when it is done. ``start`` and ``cancel`` in the loop's thread."""
+    """A coroutine on its way. ``start`` and ``cancel`` run in the loop's thread; calls ``ended`` when it is done."""
 
     def __init__(self, coro: Coroutine[Any, Any, Any], context: contextvars.Context, ended: Callable[[], None]) -> None:
         self._coro, self._context, self._ended = coro, context, ended
@@ -217,7 +217,7 @@ class _RunningTask:
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        else:  # the signal came while the loop's thread was about to be asked
+        else:  # the signal came before the loop's thread had started it
             self._is_cancelled = True
             self._coro.close()
             self._ended()

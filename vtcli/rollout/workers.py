@@ -1,4 +1,4 @@
-"""Items done by some workers at a time, and one error out of several."""
+"""Does work of many items with a number of workers, and raises one error out of several."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 async def each(items: Sequence[T], work: Callable[[T], Awaitable[None]], workers: int) -> None:
-    """Does the work of every item, at most ``workers`` at a time and in their order. An error ends the others, and is
+    """Does the work of every item, at most ``workers`` at a time and in their order. An error ends the others and is
     raised as by ``one_error``."""
     waiting = iter(items)
 
     async def worker() -> None:
-        for item in waiting:  # shared: each takes the next one
+        for item in waiting:  # all workers share the iterator: each takes the next item
             await work(item)
 
     async with one_error(), asyncio.TaskGroup() as tasks:
@@ -28,7 +28,7 @@ async def each(items: Sequence[T], work: Callable[[T], Awaitable[None]], workers
 
 @asynccontextmanager
 async def one_error() -> AsyncGenerator[None]:
-    """Raises one of several failures alone: one that the user can mend, if there is one."""
+    """Raises one of several failures alone: a ``VtcliError``, which the user can fix, before any other."""
     try:
         yield
     except BaseExceptionGroup as problems:

@@ -1,5 +1,5 @@
-"""Signals that end a process. The first one asks for it, and what follows within two seconds is the same request. The
-exception that it raises is raised again while a library loses it."""
+"""Signals that end a process. The first one is a request to end, and further ones within two seconds are the same
+request. Its exception is raised again for as long as a library swallows it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 SAME_REQUEST_S = 2.0
-"""Slurm tells the processes of a step to end, and so does its srun."""
+"""Slurm signals the processes of a step, and so does its srun: one request arrives twice."""
 
 AGAIN_S = 3.0
-"""Interval at which a lost exception is raised again."""
+"""Interval at which a swallowed exception is raised again."""
 
-_before: list[Handler] = []  # of SIGALRM, while a request insists
+_before: list[Handler] = []  # the handler of SIGALRM from before, while a request is open
 
 
 def end_only_later(number: int, handler: Handler = signal.SIG_DFL) -> None:
-    """Gives a signal to ``handler``, but not within two seconds from now: the process is ending already."""
+    """Gives a signal to ``handler``, but not within two seconds from now, because the process is ending already."""
     first = time.monotonic()
 
     def again(number: int, frame: object) -> None:
@@ -36,12 +36,12 @@ def end_only_later(number: int, handler: Handler = signal.SIG_DFL) -> None:
 
 
 def insist(end: Callable[[], object]) -> None:
-    """Calls ``end``, for a handler of a signal. If it raises, it is called again each ``AGAIN_S`` until ``arrived``,
-    unless its exception is being handled at that moment, or a generator is being closed: a ``finally`` is not
-    interrupted. A later request takes the place of this one.
+    """Calls ``end`` for a handler of a signal. If it raises, calls it again every ``AGAIN_S`` until ``arrived``, unless
+    its exception is being handled at that moment or a generator is being closed, because a ``finally`` must not be
+    interrupted. A later request replaces this one.
 
-    An exception of a handler is raised wherever the main thread happens to be. There a library may lose it: a module
-    of C or C++ that is being imported, a bare ``except``, a ``__del__``. The process would then go on for ever.
+    A handler's exception is raised wherever the main thread happens to be. A library may swallow it there: a module of
+    C or C++ during import, a bare ``except``, a ``__del__``. The process would then never end.
     """
     raised: list[BaseException] = []
 
@@ -70,14 +70,15 @@ def insist(end: Callable[[], object]) -> None:
 
 
 def arrived() -> None:
-    """Ends what ``insist`` began: its exception has come to where it was meant for. Does nothing where none is."""
+    """Ends what ``insist`` began, because the exception has reached its target. Does nothing without an open
+    request."""
     if _before:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, _before.pop() or signal.SIG_DFL)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an exception, then its ``__context__``, and so on."""
+    """Yields an exception, its ``__context__``, and so on; a cycle ends it."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

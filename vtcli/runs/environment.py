@@ -1,4 +1,4 @@
-"""The environment that a model was trained in, as its manifest has it: what ``vtcli serve`` opens for the model."""
+"""The environment that a model was trained in, as its manifest records it, for ``vtcli serve`` to open."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from vtcli.store.artifacts import Artifact
 from vtcli.store.sources import targets
 
 PARTS = ("env", "prompt", "images", "limits")
-"""Parts of an environment: the world, its prompt, the sizes of views, and the budgets of a trajectory."""
+"""The parts of an environment: the world, its prompt, the sizes of views, and the budgets of a trajectory."""
 
 KNOWN = ("vtcli.envs.", "vtcli.tools.")
-"""Modules whose functions a manifest may name. Another one is code of somebody's, which a user must name."""
+"""Modules from which a manifest may name functions. Code from elsewhere must be named by the user, because an artifact
+must not choose code to run."""
 
 
 def recorded(job: Mapping[str, Any], demos: Artifact | None = None) -> dict[str, str]:
-    """An entry for the summary of a model's manifest, as JSON text: a manifest sorts keys, and tools have an order.
+    """Returns the environment's entry for a model's manifest, as JSON text because a manifest sorts keys and the order
+    of tools matters.
 
-    Nothing where the demonstrations were made in another environment than the configuration's.
+    Returns nothing if the demonstrations were made in another environment than the configuration's.
     """
     made = demos.manifest.config if demos and demos.manifest.stage == "synth" else {}
     if any(made.get(key) not in (None, job.get(key)) for key in ("env", "prompt")):
@@ -33,16 +35,16 @@ def recorded(job: Mapping[str, Any], demos: Artifact | None = None) -> dict[str,
 
 
 def require_environment(model: Artifact | None, named: str, parts: Sequence[str]) -> dict[str, Any]:
-    """The recorded ``parts`` of a model's environment; without ``env`` among them, those that are recorded.
+    """Returns the recorded ``parts`` of a model's environment; without ``env`` among them, those on record.
 
     Raises:
-        InputError: the model's manifest has none, or one that is not of this package.
+        InputError: the manifest records none, or one with code from outside this package.
     """
     found = stored(model)
-    if "env" not in parts:  # it was given, and the rest has defaults
+    if "env" not in parts:  # the user named it, and the other parts have defaults
         parts = [part for part in parts if found.get(part)]
     missing = [part for part in parts if not found.get(part)]
-    remedy = "Say in which one it is to be served: +recipe=NAME, or env=NAME; with --config-dir if that is your own."
+    remedy = "Name the environment to serve it in: +recipe=NAME or env=NAME, with --config-dir if it is your own."
     if missing:
         why = "its manifest does not name" if model else "it is no artifact of vtcli, so nothing names"
         raise InputError(f"{named}: {why} the environment that it was trained in ({', '.join(missing)}). {remedy}")
@@ -54,6 +56,6 @@ def require_environment(model: Artifact | None, named: str, parts: Sequence[str]
 
 
 def stored(model: Artifact | None) -> Mapping[str, Any]:
-    """The environment that a model's manifest records; empty without one."""
+    """Returns the environment that a model's manifest records, or an empty mapping."""
     text = model.manifest.summary.get("environment") if model else None
     return json.loads(text) if isinstance(text, str) else {}

@@ -1,6 +1,6 @@
-"""Starts the ranks of a stage on this machine, or submits it to Slurm, as ``launch`` in the configuration asks.
+"""Starts the ranks of a stage on this machine, or submits it to Slurm, as the configuration's ``launch`` sets.
 
-Ranks are started by torch's elastic agent in this process, without restarts: a failed run resumes by the same command.
+torch's elastic agent starts ranks in this process, without restarts: the same command resumes a failed run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Literal
 from vtcli.errors import ConfigError
 
 ERRORS = "VTCLI_RANK_ERRORS"
-"""Names the folder in which ranks that this module started leave their errors, so that only the first is shown."""
+"""Names the folder in which ranks leave their errors, so that this module shows only the first one."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Launch:
     """The section ``launch``."""
 
     how: Literal["local", "none", "slurm"] = "local"
-    ranks: int | None = None  # on each machine; None: one a GPU
+    ranks: int | None = None  # on each machine; None: one per GPU
 
     def __post_init__(self) -> None:
         if self.ranks is not None and self.ranks < 1:
@@ -44,11 +44,11 @@ class RankFailure:
 
     rank: int
     message: str
-    code: int  # exit code of that rank: 2 for a mistake of the user
+    code: int  # exit code of that rank: 2 for a user's mistake
 
 
 def launched(environ: Mapping[str, str] = os.environ) -> bool:
-    """True in a rank of torchrun, srun or this module: it starts no others."""
+    """Returns True in a rank of torchrun, srun or this module, which must not start ranks itself."""
     return "RANK" in environ
 
 
@@ -63,12 +63,12 @@ def leave_error(message: str, code: int) -> bool:
 
 
 def run(ranks: int, argv: Sequence[str]) -> RankFailure | None:
-    """Runs ``vtcli ARGV`` in so many ranks of this machine to its end.
+    """Runs ``vtcli ARGV`` in ``ranks`` processes of this machine until they end.
 
-    Ctrl-C and SIGTERM reach every rank. The ranks end with this process, however it ends: they wait for the end of
-    their standard input, whose other end only this process has.
+    Ctrl-C and SIGTERM reach every rank. Ranks end with this process, even if it is killed: they wait for the end of
+    their standard input, and only this process holds its other end.
 
-    Returns the first error where a rank failed.
+    Returns the first error if a rank failed.
 
     Raises:
         SystemExit: a signal ended this process and its ranks: 130 for Ctrl-C, else 143.
@@ -78,8 +78,10 @@ def run(ranks: int, argv: Sequence[str]) -> RankFailure | None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.disable(logging.ERROR)  # the agent's own account of a failure: ours is shorter
+    logging.disable(logging.ERROR)  # hides the agent's own report of a failure, which is longer than ours
+    # Without it every rank would start a thread for each core. A user's value stays.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
+    # Standard input becomes a pipe that is never written to: it ends for the ranks when this process dies.
     reading, writing = os.pipe()
     before = os.dup(0)
     os.dup2(reading, 0)
@@ -112,13 +114,14 @@ def run(ranks: int, argv: Sequence[str]) -> RankFailure | None:
 
 
 def _first_error(folder: Path, codes: Mapping[int, int]) -> RankFailure:
-    """Returns the cause of a failure, from what ranks left in ``folder`` and the exit codes of those that failed.
+    """Returns the cause of a failure, from errors that ranks left in ``folder`` and the exit codes of failed ranks.
 
-    A rank that a signal killed leaves nothing, and the others then find that it is gone. The agent itself ends ranks by
-    SIGTERM.
+    A rank that a signal killed leaves no error, and the others then report only that it is gone. SIGTERM is no cause,
+    because the agent itself ends ranks with it.
     """
     killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
     found = sorted(path for path in folder.iterdir() if path.is_file())
+    # File names begin with the time, so the first in order is the first error.
     if found and not killed:
         error = json.loads(found[0].read_text())
         return RankFailure(int(found[0].name.rpartition("-")[2]), str(error["message"]), int(error["code"]))
@@ -133,10 +136,10 @@ def _first_error(folder: Path, codes: Mapping[int, int]) -> RankFailure:
 
 
 def submit(stage: str, argv: Sequence[str]) -> str:
-    """Submits ``vtcli STAGE ARGV`` as a job of Slurm and returns its number.
+    """Submits ``vtcli STAGE ARGV`` as a Slurm job and returns its number.
 
     Raises:
-        ConfigError: there is no sbatch here, or it refuses the job.
+        ConfigError: this machine has no sbatch, or sbatch refuses the job.
     """
     if shutil.which("sbatch") is None:
         raise ConfigError("launch=slurm: there is no sbatch on this machine. Use a login node, or launch=local")
@@ -144,4 +147,4 @@ def submit(stage: str, argv: Sequence[str]) -> str:
     done = subprocess.run(["sbatch", "--parsable", str(script), *argv], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ConfigError(f"launch=slurm: sbatch refused the job: {done.stderr.strip()}")
-    return done.stdout.strip().partition(";")[0]
+    return done.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER on a federation

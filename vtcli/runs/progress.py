@@ -18,12 +18,12 @@ from vtcli.schema import Signals, Stop, Trajectory
 from vtcli.store import disk
 
 PROGRESS = "progress.txt"
-"""File of a work folder with a line for a person: the step or rollout, of how many, and the time left."""
+"""File of a work folder with a line for people: the step or rollout, the total, and the time left."""
 
 
 class StepBar:
-    """A progress bar over steps; on a pipe or in a job's log file, a line now and then. ``work`` is the folder of the
-    run, whose progress `vtcli view --live` shows."""
+    """A progress bar over steps; on a pipe or in a job's log file, an occasional line. ``work`` is the run's folder, in
+    which ``vtcli view --live`` reads the progress."""
 
     def __init__(self, title: str, total: int, done: int, quiet: bool = False, work: Path | None = None) -> None:
         self._total, self._done, self._quiet, self._title, self._work = total, done, quiet, title, work
@@ -41,7 +41,7 @@ class StepBar:
         self._bar.stop()
 
     def advance(self, note: str) -> None:
-        """One more step is done."""
+        """Counts one more step."""
         self._done += 1
         self._bar.update(self._task, completed=self._done, description=f"{self._title} {note}")
         if not self._quiet:
@@ -59,9 +59,9 @@ class StepBar:
 
 
 class ScoreBars:
-    """A progress bar a benchmark, with the mean score so far; on a pipe or in a job's log file, a line now and then.
+    """One progress bar per benchmark, with the mean score so far; on a pipe or in a log file, an occasional line.
 
-    ``totals`` are the rollouts of each task. ``add`` counts what an earlier attempt finished, before the bars start.
+    ``totals`` are the rollouts of each task. ``add`` counts those of an earlier attempt before the bars start.
     ``work`` as for ``StepBar``.
     """
 
@@ -73,6 +73,7 @@ class ScoreBars:
         self._tasks = {task: self._bar.add_task(f"{title} {task}", total=n, score="") for task, n in totals.items()}
 
     def __enter__(self) -> ScoreBars:
+        # After the earlier attempt's rollouts, which would make this one look faster than it is.
         self._left = TimeLeft(sum(self._done.values()))
         self._bar.start()
         return self
@@ -81,7 +82,7 @@ class ScoreBars:
         self._bar.stop()
 
     def add(self, task: str, score: float | None) -> None:
-        """Counts one more rollout; ``score`` None is in no mean."""
+        """Counts one more rollout; ``score`` None enters no mean."""
         self._done[task] += 1
         if score is not None:
             self._scores[task][0] += score
@@ -89,7 +90,7 @@ class ScoreBars:
         self._bar.update(self._tasks[task], completed=self._done[task], score=self._score(task))
 
     def advance(self, task: str, score: float | None) -> None:
-        """One more rollout is finished."""
+        """Counts one more finished rollout and shows the progress."""
         self.add(task, score)
         done, total = sum(self._done.values()), sum(self._totals.values())
         left = self._left.text(done, total)
@@ -104,21 +105,21 @@ class ScoreBars:
 
 
 def _keep(work: Path | None, where: str, left: str) -> None:
-    """Writes the progress of a run into its folder. Trouble with the disk is for the run's own files to report."""
+    """Writes a run's progress into its folder. Ignores disk trouble, which the run's own files will report."""
     if work is not None:
         with contextlib.suppress(InputError):
             disk.write_atomic(work / PROGRESS, f"{where}{left}".encode(), durable=False)
 
 
 def score_so_far(trajectory: Trajectory, signals: Signals) -> float | None:
-    """The answer's score by its rule, else whether it is right. None of a broken rollout, and if neither is known."""
+    """Returns the score of the answer's rule, else whether it is right; None if neither is known or it broke."""
     values = (signals.values.get(name) for name in ("answer_score", "answer_correct"))
     known = (float(value) for value in values if isinstance(value, int | float))
     return None if trajectory.stop is Stop.BROKEN else next(known, None)
 
 
 def say_cut(stage: str, sampling: Sampling) -> None:
-    """Says on standard error what follows from sampling that cuts tokens off."""
+    """Warns on standard error of the consequence of sampling that cuts tokens off."""
     if sampling.cut:
         print_line(
             f"{stage}: top_k={sampling.top_k}, top_p={sampling.top_p:g}, min_p={sampling.min_p:g} cut tokens off. "
@@ -127,7 +128,7 @@ def say_cut(stage: str, sampling: Sampling) -> None:
 
 
 def log_step(tracker: Tracker, log: Path, metrics: Mapping[str, float], step: int, phase: str) -> None:
-    """One line of ``metrics.jsonl`` and the same to the tracker. Raises ``InputError`` when the disk refuses it."""
+    """Writes one line of ``metrics.jsonl`` and sends it to the tracker. Raises ``InputError`` for disk trouble."""
     with disk.checked(log, "append to"), log.open("a") as file:
         file.write(json.dumps({"step": step, "phase": phase, **metrics}) + "\n")
     tracker.metrics(metrics, step)

@@ -1,7 +1,7 @@
 """One run of a stage: its request, its work folder, and the commit of its result as an artifact.
 
-A killed stage finds its work folder again when the same command is given. The folder's name is the digest of the stage,
-its config and its parents' contents. Work that began with other files or other code is never continued.
+A killed stage finds its work folder again when the same command runs. The folder's name is the digest of the stage, its
+config and its parents' contents. Work that began with other files or other code is never continued.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from vtcli.store.artifacts import Artifact, ArtifactStore, Draft, Kind, require_
 from vtcli.store.hashes import FileGroup, digests
 
 SECTIONS = ("synth", "filter", "sft", "rl", "eval", "scoring", "serve")
-"""Sections of the configuration that belong to one stage; see ``binding.SECTION_OF`` for that of judge."""
+"""Sections of the configuration that belong to one stage; ``binding.SECTION_OF`` has the exception, judge."""
 
 RUNTIME_KEYS = ("home", "reuse", "memory", "make_missing", "shipped", "tracker", "hydra", "needs", "plan", "launch")
-"""Top-level keys that say where and how a stage runs, not what it makes."""
+"""Top-level keys that set where and how a stage runs and do not change its result."""
 
 REPEATED_KEYS = ("scale", "model", "agent")
-"""Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
+"""Top-level keys that a stage reads through its own section, so that counting them here would count them twice."""
 
 MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep", "entropy")
-"""Keys of a learner's ``backend`` that set the place and the portions of its computation, and what it measures beside.
-Results agree up to rounding."""
+"""Keys of a learner's ``backend`` that set where and in which portions it computes, and its extra measurements. Results
+agree up to rounding."""
 
 SANDBOX_KEYS = ("active", "live", "minimum_tier", "outer_boundary", "tier", "start_timeout_s")
-"""Keys of ``sandbox`` that set the confinement of code, not its results."""
+"""Keys of ``sandbox`` that change the confinement of code and not its results."""
 
-HASHES = "hashes.json"  # in .work: what is known of files outside the store
+HASHES = "hashes.json"  # in .work: remembered digests of files outside the store
 FEW_KEYS = 3
-"""Interrupted runs that differ in more keys are not named at the start of another."""
+"""An interrupted run that differs in more keys than this is not mentioned at the start of another."""
 
 _IDENTITY_FILE = "identity.json"
-_KEYS_FILE = "keys.json"  # in a work folder: the configuration that the identity counts
+_KEYS_FILE = "keys.json"  # in a work folder: the configuration that counts for the identity
 _RUN_ID_FILE = "mlflow_run_id"
 _NO_WORK = {_IDENTITY_FILE, _KEYS_FILE, _RUN_ID_FILE, "images"}
-"""Names in a work folder before the first result. A run that refused its input left no others."""
+"""Names that a work folder has before the first result. A run that refuses its input leaves no others."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings that every stage gets beside its own config."""
+    """The settings that every stage gets besides its own config."""
 
     name: str  # of the artifact
     home: Path
@@ -73,10 +73,10 @@ class RunSettings:
 
     @classmethod
     def of(cls, job: Mapping[str, Any], default_name: str) -> RunSettings:
-        """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node).
+        """Reads a composed configuration's keys name, home, seed, reuse, and tracker (a ``_target_`` node).
 
         Raises:
-            KeyProblem: a name, a home or a seed that cannot be one.
+            KeyProblem: an invalid name, home or seed.
         """
         node, home = job.get("tracker"), job.get("home", "artifacts")
         seed = int(job.get("seed") or 0)
@@ -100,7 +100,7 @@ class RunSettings:
 
 
 def _trackers(node: Any) -> Callable[[track.Context], Tracker]:
-    """The makers of all trackers of the section ``tracker``: nodes by name, and one of the user's that has none."""
+    """Returns a maker of all trackers in section ``tracker``: nodes by name, and the user's own without a name."""
     if not isinstance(node, Mapping) or not node:
         return track.null
     section = cast("Mapping[str, Any]", node)
@@ -113,10 +113,10 @@ def _trackers(node: Any) -> Callable[[track.Context], Tracker]:
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """An open run. ``work`` outlives kill -9 and is removed after ``commit``; ``reused`` is the finished artifact when
-    an identical one exists already, and then there is nothing to do; ``made`` is what this run committed.
+    """An open run. ``work`` survives kill -9 and is removed after ``commit``. ``reused`` is the finished artifact of an
+    identical run, if one exists, and then nothing is left to do. ``made`` are the artifacts that this run committed.
 
-    In ranks other than the first, ``tracker`` drops everything and ``commit`` is an error.
+    In ranks other than the first, ``tracker`` drops everything and ``commit`` raises.
     """
 
     store: ArtifactStore
@@ -129,11 +129,12 @@ class StageRun:
     made: list[Artifact] = field(default_factory=list[Artifact])
 
     def commit(self, folder: Path, summary: Mapping[str, Any] | None = None) -> Artifact:
-        """Makes ``folder``, which must lie in ``work``, the next version of the artifact, and tells the tracker."""
+        """Makes ``folder``, which must lie in ``work``, the artifact's next version, and tags the tracker's run."""
         if not self._draft:
             raise InputError("Only the first rank of an unfinished run can commit an artifact.")
         if self.work.resolve() not in folder.resolve().parents:
             raise InputError(f"{folder} cannot become an artifact: it must be a folder inside {self.work}.")
+        # Inputs are hashed at the start, so a file that changed meanwhile would be recorded under its old digest.
         self._require_unchanged_inputs()
         artifact = Draft(self.store, path=folder, **self._draft).commit(summary or {})
         self.made.append(artifact)
@@ -144,23 +145,23 @@ class StageRun:
         now = replace(self.identity, files={**self.identity.files, **digests(self.inputs, self.work.parent / HASHES)})
         if changed := self.identity.changes(now):
             raise InputError(
-                f"{listed(changed)} changed while it was read, so that old and new content would mix. No artifact is "
+                f"{listed(changed)} changed while it was read, so old and new content would mix. No artifact is "
                 "made. Give the same command again when the files stay as they are."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Parts of a run's identity beside its configuration, and the configuration keys that the identity leaves out."""
+    """The parts of a run's identity besides its configuration, and the configuration keys that do not count for it."""
 
-    runtime_keys: Sequence[str] = ()  # dotted keys that change nothing in what is made, say "synth.workers"
+    runtime_keys: Sequence[str] = ()  # dotted keys that do not change the result, say "synth.workers"
     inputs: Mapping[str, Path | FileGroup] = field(
         default_factory=dict[str, Path | FileGroup]
-    )  # files outside of artifacts that are read
-    when_changed: Literal["refuse", "anew"] = "refuse"  # inputs or code, since an earlier attempt was interrupted:
-    # its work is refused, or dropped
-    several: bool = False  # processes of the same request at a time; each has a work folder of its own
-    lineage: Sequence[Artifact] = ()  # parents that change nothing in what is made, such as a validation's data
+    )  # files outside of artifacts that the run reads
+    when_changed: Literal["refuse", "anew"] = "refuse"  # an interrupted attempt's work if inputs or code changed since:
+    # refuse the run, or drop the work
+    several: bool = False  # several processes may run the same request, each in a separate work folder
+    lineage: Sequence[Artifact] = ()  # parents that do not change the result, such as a validation's data
 
 
 def first_rank() -> bool:
@@ -177,29 +178,30 @@ def open_run(
     parents: Sequence[Artifact],
     scope: Scope | None = None,
 ) -> Generator[StageRun]:
-    """Opens the work folder of exactly this run, with its lock and its tracker, and closes them however the block ends.
+    """Opens the work folder of exactly this run, its lock and its tracker, and closes them however the block ends.
 
-    ``config`` is recorded in the manifest; what it says about ``RUNTIME_KEYS``, other stages' sections and
-    ``scope.runtime_keys`` does not count for the identity; the content of ``scope.inputs`` and the source of plug
-    points do.
+    The manifest records all of ``config``. ``RUNTIME_KEYS``, other stages' sections and ``scope.runtime_keys`` do not
+    count for the identity; the content of ``scope.inputs`` and the source of plug points do.
 
     Raises ``InputError`` when another process runs the same, or when ``home`` cannot be written. A requeued Slurm job
-    waits for its earlier self.
+    waits for the lock of its earlier attempt.
     """
     store, scope = ArtifactStore(settings.home), scope or Scope()
     request = fingerprint(stage, kind, settings, config, parents, runtime_keys=scope.runtime_keys)
     counted = _counted(stage, config, scope.runtime_keys)
     work = settings.home / ".work" / f"{stage}-{request[:12]}"
+    # Other ranks take no lock: the first rank holds it for all of them.
     if not first_rank():
         identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         yield StageRun(store, work, track.NullTracker(), identity, _finished(store, settings, identity))
         return
     with _locked(work, f"the work folder of {stage} {settings.name}", scope.several) as work:
+        # Under the lock, because another process may have committed the same artifact while this one waited.
         identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         done = _finished(store, settings, identity)
         if done:
             _log.warning("%s was made by this very command; reuse=false makes it again.", done.ref)
-            shutil.rmtree(work, ignore_errors=True)  # there is one when the earlier run was killed after its commit
+            shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed after its commit
             yield StageRun(store, work, track.NullTracker(), identity, done)
             return
         keys = json.dumps({"name": settings.name, "seed": settings.seed, **counted})
@@ -218,19 +220,21 @@ def open_run(
             _introduce(run, stage, config, above)
             yield run
             status = "FINISHED"
+        # Not Exception: an interrupted run must end in the tracker too, or it would show as running for ever.
         except (KeyboardInterrupt, SystemExit):
             status = "KILLED"
             raise
         finally:
             tracker.close(status)
+        # An error keeps the work folder, because the same command continues from it.
         if run.made:
             shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager
 def _locked(work: Path, what: str, several: bool) -> Generator[Path]:
-    """The work folder for this process alone. With ``several`` it is the first of NAME, NAME-2, … that no other has, so
-    that one which a killed process left is found again."""
+    """Yields the work folder for this process alone. With ``several`` it is the first free one of NAME, NAME-2, …, so
+    that a later attempt finds the folder that a killed process left."""
     patience_s = slurm.REQUEUED_WAIT_S if slurm.was_requeued() and not several else 0.0
     for number in itertools.count(1):
         place = work if number == 1 else work.with_name(f"{work.name}-{number}")
@@ -246,24 +250,24 @@ def _locked(work: Path, what: str, several: bool) -> Generator[Path]:
 
 
 def _has_content(path: Path) -> bool:
-    """True unless it is an empty file, or a folder of such: a run that failed before its first result left these."""
+    """Returns False for an empty file or a folder of empty files, which a run that failed early leaves behind."""
     return any(each.is_file() and each.stat().st_size for each in (path, *path.rglob("*")))
 
 
 def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew"]) -> None:
-    """The work folder, with the identity that its content has. Source of our own that changed is no reason to lose
-    work: an interrupted run goes on with a mended version."""
+    """Makes the work folder with the identity of its content. A change of our own source does not discard work,
+    because an interrupted run should continue with a fixed version."""
     memory = work / _IDENTITY_FILE
     if memory.exists():
         with disk.checked(memory, "read"):
             earlier = Identity.read(json.loads(memory.read_text()))
+        # ``changes`` leaves our own package out.
         if changed := earlier.changes(identity):
             done = any(path.name not in _NO_WORK and _has_content(path) for path in work.iterdir())
             if done and when_changed == "refuse":
                 raise InputError(
-                    f"{listed(changed)} changed since an earlier attempt of this run was interrupted. Its work would "
-                    f"mix with the new. Put back what it was begun with to continue, or begin anew: remove {work} and "
-                    "give the command again."
+                    f"{listed(changed)} changed since an earlier attempt of this run was interrupted; its work would "
+                    f"mix with the new. Put back the old to continue, or remove {work} and repeat the command."
                 )
             if done:
                 _log.warning(
@@ -278,8 +282,8 @@ def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew
 
 
 def _say_what_differs(work: Path, stage: str, text: str) -> None:
-    """Warns at the start of a run if one that was interrupted differs from it in a few keys, as ``zero_stage``. Of
-    several it names the newest that had begun to work."""
+    """Warns at the start of a run if an interrupted one differs from it in a few keys, as ``zero_stage``, because a
+    changed key silently starts over. Names the newest of several that had begun to work."""
     now, found = dict(track.flatten(json.loads(text))), list(work.parent.glob(f"{stage}-*/{_KEYS_FILE}"))
     for memory in sorted(found, key=_changed_at, reverse=True) if not work.exists() else []:
         try:
@@ -300,7 +304,7 @@ def _say_what_differs(work: Path, stage: str, text: str) -> None:
 
 
 def _changed_at(path: Path) -> float:
-    """0 where it has just gone."""
+    """Returns a file's time of change, or 0 if it has just been removed."""
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return 0.0
@@ -324,14 +328,14 @@ def fingerprint(
     *,
     runtime_keys: Sequence[str] = (),
 ) -> str:
-    """sha256 over what a run is asked to make: stage, kind, name, seed, config and the parents' contents."""
+    """Returns the sha256 over a run's request: stage, kind, name, seed, config and the parents' contents."""
     kept = _counted(stage, config, runtime_keys)
     value = [stage, kind, settings.name, settings.seed, kept, [parent.digest for parent in parents]]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _counted(stage: str, config: Mapping[str, Any], runtime_keys: Sequence[str]) -> dict[str, Any]:
-    """Returns the keys of a configuration that decide the result. ``data`` lists generators, which only synth reads."""
+    """Returns the keys of a configuration that change the result. ``data`` lists generators, which only synth reads."""
     others = {name for name in SECTIONS if name != SECTION_OF.get(stage, stage)}
     others |= {*RUNTIME_KEYS, *REPEATED_KEYS, *(["data"] if stage != "synth" else [])}
     kept: dict[str, Any] = {k: v for k, v in codec.encode(config).items() if k not in others}
@@ -352,7 +356,7 @@ def _finished(store: ArtifactStore, settings: RunSettings, identity: Identity) -
 
 
 def _open_tracker(settings: RunSettings, stage: str, work: Path) -> Tracker:
-    """Continues the tracker's run of an earlier attempt, whose id lies in the work folder."""
+    """Opens the tracker, and continues an earlier attempt's run, whose id the work folder has."""
     memory = work / _RUN_ID_FILE
     with disk.checked(memory, "read"):
         earlier = memory.read_text().strip() if memory.exists() else None
@@ -361,7 +365,7 @@ def _open_tracker(settings: RunSettings, stage: str, work: Path) -> Tracker:
 
 
 def _introduce(run: StageRun, stage: str, config: Mapping[str, Any], parents: Sequence[Artifact]) -> None:
-    """Tells the tracker of a run that begins, and keeps the id of the tracker's run for the next attempt."""
+    """Sends the tracker the run's configuration and parents, and stores its run id for the next attempt."""
     if run.tracker.run_id:
         disk.write_atomic(run.work / _RUN_ID_FILE, run.tracker.run_id.encode())
     run.tracker.params(config)
@@ -380,10 +384,11 @@ def _link(artifact: Artifact) -> dict[str, Any]:
 
 
 def wait_for_commit(run: StageRun, name: str, alive: Callable[[], None], pause_s: float = 0.5) -> Artifact:
-    """The other ranks' view of what the first rank commits under ``name``, which has just hashed it. ``alive`` raises
-    once the first rank is given up."""
+    """Waits in another rank for the artifact that the first rank commits under ``name``, and returns it. ``alive``
+    raises once the first rank is given up."""
     while True:
         problem: Exception | None = None
+        # A look at the store after alive() failed, because the first rank ends normally right after its commit.
         try:
             alive()
         except Exception as error:  # it may have ended because it was done

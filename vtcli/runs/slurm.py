@@ -1,4 +1,4 @@
-"""The place of an ``srun`` task in its job, in the variables that torch reads, and the restarts of the job."""
+"""Reads the place of an ``srun`` task in its job into the variables that torch reads, and the job's restarts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Mapping, MutableMapping
 from vtcli.errors import ConfigError
 
 FIRST_PORT, PORTS = 20_000, 12_000
-"""Ports of rendezvous: below those that kernels hand out by themselves (from 32768)."""
+"""Ports of rendezvous, below the range that kernels assign from (from 32768)."""
 
 REQUEUED_WAIT_S = 120.0
 """Seconds that a requeued job waits for its own lock. On network file systems a dead node holds it until its lease
-ends, some 90 s later."""
+ends, about 90 s later."""
 
 
 def adopt_ranks(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the tasks of an ``srun`` step
-    of several. LOCAL_RANK names a device; VTCLI_NODE_RANK tells a node's tasks apart, also where each sees one GPU.
+    """Sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in a task of an ``srun`` step of
+    several tasks. LOCAL_RANK names a device. VTCLI_NODE_RANK differs between a node's tasks, even if each sees one GPU.
 
-    What a launcher has set (torchrun, deepspeed, also one in each task) is left alone, and so is a given MASTER_ADDR or
-    MASTER_PORT. A batch script's own environment names no step, so one process in a job of many tasks is alone.
+    Leaves the variables of a launcher alone (torchrun, deepspeed, also one in each task), and a MASTER_ADDR or
+    MASTER_PORT of the user. A batch script's environment names no step, so one process in a job of many tasks is alone.
 
     Raises:
-        ConfigError: a variable of the step is missing.
+        ConfigError: the step lacks a variable.
     """
     if "RANK" in environ or int(environ.get("SLURM_STEP_NUM_TASKS") or 1) < 2:
         return
@@ -49,7 +49,7 @@ def adopt_ranks(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def require_one_process(stage: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ``ConfigError`` where several were started: they would do the same work and make the same artifact."""
+    """Raises ``ConfigError`` if several processes were started, which would all make the same artifact."""
     world = int(environ.get("WORLD_SIZE") or 1)
     if world > 1:
         raise ConfigError(
@@ -59,12 +59,12 @@ def require_one_process(stage: str, environ: Mapping[str, str] = os.environ) -> 
 
 
 def was_requeued(environ: Mapping[str, str] = os.environ) -> bool:
-    """True in a later attempt of the same job."""
+    """Returns True in a later attempt of the same job."""
     return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a list as Slurm writes it; the first task runs there.
+    """Returns the first host of a list as Slurm writes it; the first task runs there.
 
     >>> first_host("gpu[03-05,9],login1"), first_host("rack1-[2-3]n[01-04]")
     ('gpu03', 'rack1-2n01')
@@ -74,7 +74,7 @@ def first_host(nodes: str) -> str:
 
 
 def tasks_of_nodes(listed: str) -> list[int]:
-    """Tasks of each node of a step, as Slurm writes them.
+    """Returns the number of tasks of each node of a step, as Slurm writes them.
 
     >>> tasks_of_nodes("8(x3),4")
     [8, 8, 8, 4]
@@ -84,17 +84,17 @@ def tasks_of_nodes(listed: str) -> list[int]:
 
 
 def _device(environ: Mapping[str, str]) -> str:
-    """The place among the tasks of this node; 0 in a task that is shown one GPU alone (--gpus-per-task=1)."""
+    """Returns the task's place on its node, or 0 if it sees only one GPU (--gpus-per-task=1)."""
     shown = environ.get("CUDA_VISIBLE_DEVICES", "")
     return "0" if shown and "," not in shown else environ["SLURM_LOCALID"]
 
 
 def _address(environ: Mapping[str, str]) -> str:
-    """One machine needs no name that resolves."""
+    """Returns the rendezvous host. A step on one node needs no name that resolves."""
     one = environ.get("SLURM_STEP_NUM_NODES") == "1"
     return "127.0.0.1" if one else first_host(environ["SLURM_STEP_NODELIST"])
 
 
 def _port(job: int, step: int) -> int:
-    """The same in all tasks of a step; another for other steps and, as a rule, for other jobs on the same node."""
+    """Returns one port for all tasks of a step; other steps and most other jobs on the node get another."""
     return FIRST_PORT + (31 * job + step) % PORTS

@@ -18,7 +18,7 @@ from vtcli.runs.track import Context, QuietTracker
 
 
 def tracker(context: Context) -> Tracker:
-    """Returns the tracker of a run, in the folder of ``context.run_id`` where one began earlier.
+    """Returns the tracker of a run, in the folder of ``context.run_id`` if an attempt began it.
 
     Raises:
         ConfigError: tensorboard is not installed.
@@ -39,19 +39,19 @@ class TensorboardTracker(QuietTracker):
         self.attempt("open its files", lambda: self._open(context))
 
     def _open(self, context: Context) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter  # takes seconds
 
         run_id = context.run_id or f"{context.stage}-{context.name}-{secrets.token_hex(4)}"
         self._writer = SummaryWriter(str(context.home / "tensorboard" / run_id))
         self.run_id: str | None = run_id
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """The configuration as a text."""
+        """Writes the configuration as a text."""
         text = "    " + json.dumps(values, indent=1, default=str).replace("\n", "\n    ")
         self.attempt("log parameters", lambda: self._writer.add_text("config", text))
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """A scalar each."""
+        """Writes one scalar each."""
 
         def write() -> None:
             for key, value in values.items():
@@ -60,12 +60,12 @@ class TensorboardTracker(QuietTracker):
         self.attempt("log metrics", write)
 
     def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
-        """The parents as a text."""
+        """Writes the parents as a text."""
         text = "\n".join(f"- {artifact['ref']} {artifact['digest']}" for artifact in artifacts)
         self.attempt("log inputs", lambda: self._writer.add_text("inputs", text))
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """A text each."""
+        """Writes one text each."""
 
         def write() -> None:
             for key, value in values.items():
@@ -74,7 +74,7 @@ class TensorboardTracker(QuietTracker):
         self.attempt("set tags", write)
 
     def rollouts(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Texts as a list, images beside them."""
+        """Writes texts as a list, with images beside them."""
 
         def write() -> None:
             for number, row in enumerate(rows):
@@ -88,7 +88,7 @@ class TensorboardTracker(QuietTracker):
         self.attempt("log trajectories", write)
 
     def close(self, status: str = "FINISHED") -> None:
-        """Writes the run's end as a text, and what waits."""
+        """Writes the run's status as a text, and everything that waits."""
 
         def write() -> None:
             self._writer.add_text("status", status)

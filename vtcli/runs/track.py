@@ -1,10 +1,10 @@
 """Trackers of parameters, metrics and links between runs: MLflow, the console, none, or several at once. They never
-raise into a run. W&B and TensorBoard have files of their own beside this one.
+raise into a run. W&B and TensorBoard have separate files beside this one.
 
 MLflow: ``sqlite:///<home>/mlflow.db`` unless ``MLFLOW_TRACKING_URI`` is set; ``MLFLOW_EXPERIMENT_NAME`` names the
-experiment (else "vtcli") and ``MLFLOW_RUN_ID`` attaches to a run. A fresh database is made by one process at a time,
-because MLflow's own migration breaks when two start at once, and under another name, because an interrupted migration
-leaves a database that MLflow never opens again.
+experiment (else "vtcli") and ``MLFLOW_RUN_ID`` attaches to a run. One process at a time makes a fresh database, because
+two concurrent migrations break, and under another name, because MLflow never opens a database whose migration was
+interrupted.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from vtcli.store import codec, disk
 
 EXPERIMENT = "vtcli"
 INIT_WAIT_S = 120.0
-"""The first migration takes about 4 s; so many processes may stand in line."""
+"""The first migration takes about 4 s, so many processes may wait in line."""
 
 MAX_VALUE_CHARS = 500
-"""Longer parameters are clipped, since servers reject them; the whole config is an artifact of the run."""
+"""Longer parameters are clipped, because servers reject them; the whole config is an artifact of the run."""
 
 MAX_FAILURES = 3
-"""Number of failures in a row after which a tracker pauses, so that a dead server costs seconds and not the run's
-time."""
+"""Failures in a row after which a tracker pauses, so that a dead server costs seconds and not the run's time."""
 
 PAUSE_S = 300.0
-"""Time after which it tries again. Each further failure begins another pause."""
+"""Length of the pause. Each further failure begins another one."""
 
 HANGS_S = 5.0
-"""A call that fails after so long was not answered: one of them begins a pause."""
+"""A failed call that took this long hit a server that hangs: one is enough for a pause."""
 
 FLUSH_S = 2.0
-"""Time for which metrics wait to share a call. A killed process loses them here, but ``metrics.jsonl`` has all."""
+"""Time that metrics wait to share a call. A kill loses them here, but ``metrics.jsonl`` has them all."""
 
 MAX_WAITING = 2000
-"""Calls with metrics that wait for a server that is away; beyond that the oldest go."""
+"""Calls with metrics that wait for an absent server; beyond this number the oldest are dropped."""
 
 _PARAMS_PER_CALL, _METRICS_PER_CALL = 100, 1000  # MLflow's limits of one log_batch
 _DIGEST_CHARS = 36  # MLflow's column
@@ -77,23 +76,23 @@ class Context:
 
 
 def mlflow(context: Context) -> Tracker:
-    """MLflow; when it cannot be reached a warning is logged once and the run goes on without."""
+    """Opens MLflow; logs one warning if it cannot be reached, and the run goes on without."""
     return MlflowTracker(context)
 
 
 def console(context: Context) -> Tracker:
-    """Metrics as lines on standard error."""
+    """Prints metrics as lines on standard error."""
     return ConsoleTracker(context)
 
 
 def null(context: Context) -> Tracker:
-    """Tracker that keeps nothing."""
+    """Keeps nothing."""
     del context
     return NullTracker()
 
 
 class NullTracker:
-    """Tracker for tests, and for all ranks but the first."""
+    """A tracker for tests, and for all ranks but the first."""
 
     run_id: str | None = None
 
@@ -120,8 +119,8 @@ class NullTracker:
 
 
 class QuietTracker(NullTracker):
-    """Base of trackers over a service's own library: any error of it is a warning. A service that does not open, or
-    fails ``MAX_FAILURES`` times in a row, is left alone for the rest of the run."""
+    """Base of trackers over a service's library: turns its errors into warnings. Gives up a service that does not open,
+    or fails ``MAX_FAILURES`` times in a row, for the rest of the run."""
 
     service: str
 
@@ -134,7 +133,7 @@ class QuietTracker(NullTracker):
             return
         try:
             work()
-        except Exception as error:  # a library may fail in its own way, and none may end a run
+        except Exception as error:  # of whatever type: no service may end a run
             self._failures = self._failures + 1 if self.run_id is not None else MAX_FAILURES
             given_up = " The run goes on without it." if self._failures >= MAX_FAILURES else ""
             _log.warning("%s: cannot %s (%s).%s", self.service, doing, _brief(error), given_up)
@@ -143,8 +142,8 @@ class QuietTracker(NullTracker):
 
 
 class SeveralTrackers:
-    """Several trackers at once, each by the name of its configuration. ``run_id`` is ``mlflow:ID wandb:ID``, and the
-    bare id where one of them has any."""
+    """Several trackers at once, by the names of their configurations. ``run_id`` is ``mlflow:ID wandb:ID``, or the bare
+    id if only one tracker has any."""
 
     def __init__(self, context: Context, makers: Mapping[str, Callable[[Context], Tracker]]) -> None:
         earlier = run_ids(context.run_id, tuple(makers))
@@ -197,7 +196,7 @@ class SeveralTrackers:
 
 
 def run_ids(text: str | None, names: Sequence[str]) -> dict[str, str]:
-    """The run of each tracker, from what ``SeveralTrackers.run_id`` wrote; a bare id is the first one's.
+    """Returns each tracker's run from the text of ``SeveralTrackers.run_id``; a bare id belongs to the first.
 
     >>> run_ids("mlflow:a1 wandb:b2", ["mlflow", "wandb"]), run_ids("a1", ["mlflow", "console"])
     ({'mlflow': 'a1', 'wandb': 'b2'}, {'mlflow': 'a1'})
@@ -210,7 +209,7 @@ def run_ids(text: str | None, names: Sequence[str]) -> dict[str, str]:
 
 
 class ConsoleTracker(NullTracker):
-    """One line of metrics a step, at most one a second; parents and the end are told too."""
+    """Prints one line of metrics a step, at most one a second, and the parents and the end."""
 
     def __init__(self, context: Context, every_s: float = 1.0) -> None:
         self._label = f"{context.stage} {context.name}"
@@ -218,14 +217,14 @@ class ConsoleTracker(NullTracker):
         self._last = float("-inf")
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """``rl NAME step 3  loss 0.25  reward 0.5``."""
+        """Prints ``rl NAME step 3  loss 0.25  reward 0.5``."""
         now = time.monotonic()
         if now - self._last >= self._every_s:
             self._last = now
             self._say(f"step {step}  " + "  ".join(f"{key} {value:.4g}" for key, value in values.items()))
 
     def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
-        """The parents' names."""
+        """Prints the parents' names."""
         self._say(f"{context} from " + ", ".join(str(artifact["ref"]) for artifact in artifacts))
 
     def close(self, status: str = "FINISHED") -> None:
@@ -240,10 +239,10 @@ class ConsoleTracker(NullTracker):
 
 
 class MlflowTracker:
-    """One MLflow run, opened at once and continued when ``context.run_id`` still exists.
+    """One MLflow run, opened at once; continues ``context.run_id`` if that still exists.
 
-    Works through a client of its own and leaves MLflow's global active run alone. Failures are counted and warned of
-    once; after ``MAX_FAILURES`` in a row nothing is sent for ``PAUSE_S``, but metrics wait. Without a run all is lost.
+    Uses a separate client and leaves MLflow's global active run alone. Counts failures and warns once. After
+    ``MAX_FAILURES`` in a row it sends nothing for ``PAUSE_S``, but keeps metrics. Without a run everything is lost.
     """
 
     def __init__(self, context: Context) -> None:
@@ -253,7 +252,7 @@ class MlflowTracker:
         self._lost = 0
         self._warned = False
         self._failures = 0  # in a row
-        self._next = float("-inf")  # when something may be sent again
+        self._next = float("-inf")  # time from which calls are sent again
         self._client: Any = None
         self._waiting: deque[list[Any]] = deque(maxlen=MAX_WAITING)  # MLflow's metrics of each call
         self._flushed = float("-inf")
@@ -265,17 +264,19 @@ class MlflowTracker:
             raise
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Flattened to ``a.b.c``, clipped, and whole as the artifact ``config.json``; known ones stay as they are."""
+        """Logs values flattened to ``a.b.c`` and clipped, and whole as the artifact ``config.json``; known ones
+        stay."""
         self._quietly("log parameters", lambda: self._params(values))
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Sent with what came before at most every ``FLUSH_S`` seconds: a call to SQLite takes 15 ms and more."""
+        """Sends metrics in batches, at most every ``FLUSH_S`` seconds, because a call to SQLite takes 15 ms and
+        more."""
         if self.run_id is None:
             self._lost += 1
             return
         try:
             rows = _rows(values, step)
-        except (TypeError, ValueError) as error:  # no number
+        except (TypeError, ValueError) as error:  # a value that is not a number
             self._failed("log metrics", error)
             self._lost += 1
             return
@@ -286,22 +287,23 @@ class MlflowTracker:
             self._tried("log metrics", self._flush)
 
     def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
-        """Parents (``ref, kind, digest, path, run_id``): data as dataset inputs, all of them as tags."""
+        """Logs parents (``ref, kind, digest, path, run_id``): data as dataset inputs, all of them as tags."""
         self._quietly("log inputs", lambda: self._inputs(artifacts, context))
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """Set or replaced."""
+        """Sets or replaces tags."""
         self._quietly("set tags", lambda: self._tags(values))
 
     def rollouts(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Dropped: the artifact holds all trajectories, and ``vtcli view`` shows them."""
+        """Drops them: the artifact has all trajectories, and ``vtcli view`` shows them."""
 
     def file(self, path: str) -> None:
-        """Copied among the run's artifacts."""
+        """Copies a file to the run's artifacts."""
         self._quietly(f"log the file {path}", lambda: self._client.log_artifact(self.run_id, path))
 
     def close(self, status: str = "FINISHED") -> None:
-        """FINISHED, FAILED or KILLED. Also tried in a pause: a server that is back would have a run without end."""
+        """Ends the run as FINISHED, FAILED or KILLED. Tries also in a pause, because a server that is back would
+        otherwise show the run as running for ever."""
         ended = False
         if self.run_id is not None:
             if self._waiting:
@@ -319,7 +321,7 @@ class MlflowTracker:
         begin = time.monotonic()
         try:
             work()
-        except Exception as error:  # any library below MLflow may fail in its own way, and none may end a run
+        except Exception as error:  # of whatever type: no library below MLflow may end a run
             self._failed(doing, error)
             self._failures += 1
             if self._failures >= MAX_FAILURES or time.monotonic() - begin >= HANGS_S:
@@ -339,7 +341,7 @@ class MlflowTracker:
         self._client = _client(self.uri)
         given = os.environ.get("MLFLOW_RUN_ID")
         if given:
-            self._client.get_run(given)  # one that does not exist is an error, not a reason to open another
+            self._client.get_run(given)  # raises for an unknown id, because the user expects that very run
             self.run_id = given
         elif self._context.run_id and self._goes_on(self._context.run_id, files):
             self.run_id = self._context.run_id
@@ -350,7 +352,7 @@ class MlflowTracker:
         self._tags(self._context.tags)
 
     def _goes_on(self, run_id: str, files: str | None) -> bool:
-        """Returns True if the run of an earlier attempt exists and keeps its files in this home."""
+        """Returns True if an earlier attempt's run exists and keeps its files in this home."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -361,8 +363,8 @@ class MlflowTracker:
         return info.lifecycle_stage == "active" and here
 
     def _create(self, files: str | None) -> str:
-        """A run in the experiment. A home that was copied or moved gets an experiment of its own. MLflow keeps
-        absolute locations, so a run would otherwise write into the old home."""
+        """Creates a run. A home that was copied or moved gets a separate experiment, because MLflow keeps absolute
+        locations and the run would write into the old home."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         experiment = self._experiment(name, files)
         if files is not None and experiment.artifact_location != files:
@@ -382,12 +384,13 @@ class MlflowTracker:
             return found
         try:
             return self._client.get_experiment(self._client.create_experiment(name, files))
-        except MlflowException:  # another process was quicker
+        except MlflowException:  # another process created it first
             return self._client.get_experiment_by_name(name)
 
     def _params(self, values: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
+        # MLflow refuses a parameter that changes, so a continued run logs only new ones.
         known = self._client.get_run(self.run_id).data.params
         flat = {_key(key): str(value) for key, value in flatten(values)}
         rows = [Param(key, clip(value)) for key, value in flat.items() if key not in known]
@@ -403,7 +406,7 @@ class MlflowTracker:
         rows = [row for call in self._waiting for row in call]
         for start in range(0, len(rows), _METRICS_PER_CALL):
             self._client.log_batch(self.run_id, metrics=rows[start : start + _METRICS_PER_CALL])
-        self._waiting.clear()  # not before: MLflow knows those that it gets twice
+        self._waiting.clear()  # only now: a failed flush sends them again, and MLflow ignores duplicates
 
     def _inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
         datasets = [_dataset_input(artifact, context) for artifact in artifacts if artifact["kind"] != "model"]
@@ -431,10 +434,10 @@ def _rows(values: Mapping[str, float], step: int) -> list[Any]:
 
 
 def tracking_uri(home: Path) -> str:
-    """Address of the runs: ``MLFLOW_TRACKING_URI``, or the database in ``home``.
+    """Returns the address of the runs: ``MLFLOW_TRACKING_URI``, or the database in ``home``.
 
     Raises:
-        ConfigError: a home whose path no address of SQLite can hold.
+        ConfigError: SQLite has no address for the path of ``home``.
     """
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         return uri
@@ -448,7 +451,7 @@ def tracking_uri(home: Path) -> str:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """``{"a": {"b": 1}}`` to ``("a.b", 1)``; lists stay values."""
+    """Yields ``("a.b", 1)`` for ``{"a": {"b": 1}}``; lists stay values."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -457,17 +460,17 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def clip(value: str) -> str:
-    """Cuts a value to ``MAX_VALUE_CHARS`` characters, with an ellipsis at the cut."""
+    """Clips a value to ``MAX_VALUE_CHARS`` characters, with an ellipsis at the cut."""
     return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 
 def _client(uri: str) -> Any:
-    """A client whose store is ready. mlflow is imported here: it takes a second."""
+    """Returns a client with a ready store. Imports mlflow here, because that takes a second."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
 
-    for name in ("alembic", "mlflow", "sqlalchemy"):  # tracebacks of what is raised as well and told in one line
+    for name in ("alembic", "mlflow", "sqlalchemy"):  # they log tracebacks of errors that we report in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not uri.startswith("sqlite:"):
         return MlflowClient(tracking_uri=uri)
@@ -489,6 +492,7 @@ class UnreadableDatabase(Exception):
 
 def _unreadable(file: Path, error: Exception) -> str:
     text = str(error)
+    # These causes pass or are outside of the file: moving it away would lose the runs for nothing.
     passing = ("locked", "disk I/O", "is full", "readonly", "read-only", "unable to open", "ermission")
     advice = (
         "" if any(word in text for word in passing) else f"; move it away and a new one is made: mv {file} {file}.old"
@@ -497,20 +501,20 @@ def _unreadable(file: Path, error: Exception) -> str:
 
 
 def _make_database(file: Path) -> None:
-    """Makes the tables under another name and moves them into place. The caller holds the database's lock."""
+    """Makes the tables under another name and moves the file into place. The caller holds the database's lock."""
     from mlflow import MlflowClient
 
-    for leftover in file.parent.glob(f".{file.name}.*{disk.LEFTOVER}*"):  # of processes that were killed
+    for leftover in file.parent.glob(f".{file.name}.*{disk.LEFTOVER}*"):  # left by killed processes
         leftover.unlink(missing_ok=True)
     with disk.replaced(file) as temp:
         MlflowClient(tracking_uri=f"sqlite:///{temp}").search_experiments(max_results=1)
 
 
 def trial(home: Path) -> str:
-    """Opens the runs of ``home`` and returns a line about them, for `vtcli doctor`. A database that is not there yet is
-    tried in another folder, so that nothing is made.
+    """Opens the runs of ``home`` and returns a line about them, for ``vtcli doctor``. Tries a database that does not
+    exist yet in another folder, so that it leaves nothing behind.
 
-    Raises whatever MLflow raises.
+    Raises any error of MLflow.
     """
     import mlflow as library
 
@@ -541,6 +545,6 @@ def _key(name: str) -> str:
 
 
 def _brief(error: Exception) -> str:
-    if isinstance(error, UnreadableDatabase):  # its advice stands at the end, and its own text is short
+    if isinstance(error, UnreadableDatabase):  # short already, and its advice is at the end
         return str(error)
     return f"{type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}"

@@ -1,4 +1,4 @@
-"""Weights & Biases as a tracker. Offline without a key: ``wandb sync`` sends what lies in ``<home>/wandb``."""
+"""Weights & Biases as a tracker. Works offline without a key: ``wandb sync`` sends ``<home>/wandb`` later."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vtcli.runs.track import Context, QuietTracker, flatten
 
 PROJECT = "vtcli"
 START_S = 30.0
-"""Limit on opening a run; the stage goes on without after it."""
+"""Limit on opening a run, after which the stage goes on without."""
 
 
 def tracker(context: Context) -> Tracker:
-    """Returns the tracker of a run, that of ``context.run_id`` continued.
+    """Returns the tracker of a run; continues ``context.run_id``.
 
-    ``WANDB_PROJECT``, ``WANDB_ENTITY`` and ``WANDB_MODE`` win where they are set.
+    ``WANDB_PROJECT``, ``WANDB_ENTITY`` and ``WANDB_MODE`` have precedence.
 
     Raises:
         ConfigError: wandb is not installed.
@@ -33,7 +33,7 @@ def tracker(context: Context) -> Tracker:
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> str:
-    """``WANDB_MODE``, else online where a key is to be found, else offline."""
+    """Returns ``WANDB_MODE``, else online if a key is found, else offline."""
     if environ.get("WANDB_MODE"):
         return environ["WANDB_MODE"]
     host = urlparse(environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
@@ -45,7 +45,7 @@ def mode(environ: Mapping[str, str] = os.environ) -> str:
 
 
 class WandbTracker(QuietTracker):
-    """One run of W&B. Metrics keep the step of vtcli; rows of trajectories become a table of each step."""
+    """One run of W&B. Metrics keep vtcli's step; trajectories become one table a step."""
 
     service = "W&B"
 
@@ -73,7 +73,7 @@ class WandbTracker(QuietTracker):
         self.run_id: str | None = self._run.id
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """The configuration, flat: ``rl.group_size``."""
+        """Stores the configuration, flat: ``rl.group_size``."""
         config = {key: value if isinstance(value, int | float | str | bool) else str(value)
                   for key, value in flatten(values)}  # fmt: skip
         self.attempt("log parameters", lambda: self._run.config.update(config, allow_val_change=True))
@@ -83,17 +83,17 @@ class WandbTracker(QuietTracker):
         self.attempt("log metrics", lambda: self._run.log({**values, "step": step}))
 
     def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
-        """The parents, in the run's configuration."""
+        """Stores the parents in the run's configuration."""
         parents = {f"parent.{number}": f"{artifact['ref']} {artifact['digest']}" for number, artifact in
                    enumerate(artifacts)}  # fmt: skip
         self.attempt("log inputs", lambda: self._run.config.update(parents, allow_val_change=True))
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """In the run's summary."""
+        """Stores tags in the run's summary."""
         self.attempt("set tags", lambda: self._run.summary.update(dict(values)))
 
     def rollouts(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        """A table with a column for each key; a path of an image is shown as one."""
+        """Logs a table with a column for each key; shows an image's path as the image."""
         self.attempt("log trajectories", lambda: self._table(rows, step))
 
     def _table(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
@@ -106,7 +106,7 @@ class WandbTracker(QuietTracker):
         self._run.log({"rollouts": wandb.Table(columns=columns, data=cells), "step": step})
 
     def file(self, path: str) -> None:
-        """Kept among the run's files."""
+        """Keeps a file among the run's files."""
         self.attempt("log a file", lambda: self._run.save(path, base_path=str(Path(path).parent), policy="now"))
 
     def close(self, status: str = "FINISHED") -> None:
