@@ -140,7 +140,7 @@ def test_a_codevision_row_without_a_transform_needs_no_tool(transform: Any, tmp_
 
 def test_a_codevision_crop_without_a_box_is_a_bad_row(tmp_path: Path) -> None:
     info = {"question": "Which?", "transform": ["rotate_90", "crop"]}
-    with pytest.raises(RowProblem, match="it needs a crop, and no box says of what"):
+    with pytest.raises(RowProblem, match="it needs a crop, but has no box"):
         read(parquet(tmp_path, [deepeyes(extra_info=info)]), row="codevision_rl")
 
 

@@ -146,7 +146,7 @@ CASES: dict[str, Case] = {
     "EXIF 3, whose sizes are one": case(boxed("exif3.jpg", *BOX, width=100, height=60), right=EXIF),
     "no EXIF": case(boxed("exif1.jpg", *BOX), right=[list(BOX)], of=boxes),
     "another size than the row's": case(
-        boxed("square.png", 1, 1, 9, 9, width=400, height=400), right="a picture of another size than its row says"
+        boxed("square.png", 1, 1, 9, 9, width=400, height=400), right="a picture of another size than its row gives"
     ),
     # 24: a resize keeps the shape
     "height before width": case(boxed("wide.png", 50, 50, 150, 100, size=[300, 500]), right=SHAPE, **SIZES),

@@ -1,4 +1,4 @@
-"""Files that a generator reads. Their content belongs to the identity of what is made from them."""
+"""Files that a generator reads. Their content is part of the identity of the artifact that it makes."""
 
 from __future__ import annotations
 

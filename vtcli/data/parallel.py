@@ -42,8 +42,8 @@ def ordered_map(work: Callable[[J], R], jobs: Iterable[J], workers: int) -> Gene
 
 @contextmanager
 def _sigint_held() -> Generator[None]:
-    """Holds Ctrl-C back for the block, and in processes that it starts: in one that imports, it would be a
-    traceback."""
+    """Blocks SIGINT in this thread and in processes started within the block, because Ctrl-C in a process that is still
+    importing would print a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -70,7 +70,7 @@ def storyboard(clip: Clip | Footage, framed: int | None = None, columns: int = 3
 def episode(
     name: str, messages: Sequence[Mapping[str, str]], images: Sequence[Pixels], most: int = 4
 ) -> list[SheetCell]:
-    """A demonstration as a row: every image with the messages from the one that shows it to the next image."""
+    """Returns a demonstration as a row of cells: each image with the messages from its own up to the next image."""
     texts: list[list[str]] = []
     for message in messages:
         shows = message["content"].count("<image>")

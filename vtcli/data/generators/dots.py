@@ -84,8 +84,8 @@ def generate(seed: int, item: int, split: str, size: DotsSize, *, form: str = "a
     difficulty, kind = _look(rng, size)
     if kind.contrast < 2 * ABOVE or size.noise > ABOVE // 2:
         raise ConfigError(
-            f"dots: a contrast of {kind.contrast} in a noise of {size.noise} cannot be told apart by code; expected a "
-            f"contrast of at least {2 * ABOVE} and a noise of at most {ABOVE // 2}"
+            f"dots: code cannot separate a contrast of {kind.contrast} from a noise of {size.noise}. Set a contrast of "
+            f"at least {2 * ABOVE} and a noise of at most {ABOVE // 2}."
         )
     channel = int(rng.integers(len(CHANNELS)))
     colour = CHANNELS[channel]

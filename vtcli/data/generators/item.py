@@ -108,8 +108,9 @@ class Item:
 class Generate(Protocol):
     """A generator with its size bound: the same arguments give the same bytes on every machine and in every process.
 
-    One that has no end is a function alone. One that reads rows has a function ``survey(split, **keywords)`` beside it
-    in its module, with the same keywords, which returns a ``Survey``."""
+    A generator that draws as many items as it is asked for is just this function. A generator that reads a finite set
+    of rows also defines ``survey(split, **keywords)`` in its module, with the same keywords, which returns a
+    ``Survey``."""
 
     def __call__(self, seed: int, item: int, split: str, *, form: str = "answer") -> Item: ...
 

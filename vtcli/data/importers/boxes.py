@@ -79,8 +79,8 @@ def require_first_image(given: Any, row: SetRow, images: int, place: Place) -> N
     raise RowProblem(
         place,
         "boxes, and several images",
-        f"{place} has {images} images, and its boxes do not say of which they are. Boxes of the first one say "
-        '"image": 0, or reading.boxes_of: first says it of all; leave out the others.',
+        f"{place} has {images} images, and its boxes do not name theirs. If they belong to the first image, add "
+        '"image": 0 to each or set reading.boxes_of: first; otherwise remove them.',
     )
 
 
@@ -88,8 +88,8 @@ def exif_turns(row: SetRow, header: Header, place: Place) -> tuple[str, ...]:
     """Transforms that move the boxes of a row to the picture as it is turned upright.
 
     Raises:
-        RowProblem: an EXIF orientation, and nothing says on which picture the boxes were measured; a size in the row
-            that the picture does not have.
+        RowProblem: the picture has an EXIF orientation and neither the row nor ``reading.box_exif`` tells on which
+            version its boxes were measured; or the row gives a size that the picture does not have.
     """
     stored = header.width, header.height
     turns = UPRIGHT[header.orientation]
@@ -98,10 +98,10 @@ def exif_turns(row: SetRow, header: Header, place: Place) -> tuple[str, ...]:
     if said and row.box_space == "pixels" and tuple(said) not in (stored, upright):
         raise RowProblem(
             place,
-            "a picture of another size than its row says",
-            f"{place} says {said[0]:g} x {said[1]:g} pixels, and its image has {stored[0]} x {stored[1]}. Boxes of "
-            "another size are reading.box_space: resized with columns.box_size: COLUMN of [width, height]; width and "
-            "height that are no size are columns: {width: [], height: []}.",
+            "a picture of another size than its row gives",
+            f"{place} gives {said[0]:g} x {said[1]:g} pixels, but its image has {stored[0]} x {stored[1]}. If boxes "
+            "refer to another size, set reading.box_space: resized and columns.box_size: COLUMN of [width, height]; if "
+            "width and height are not the image's size, set columns: {width: [], height: []}.",
         )
     if not turns or row.box_exif == "upright":
         return ()
@@ -112,8 +112,8 @@ def exif_turns(row: SetRow, header: Header, place: Place) -> tuple[str, ...]:
     raise RowProblem(
         place,
         "boxes of a picture with an EXIF orientation",
-        f"{place}: its image has the EXIF orientation {header.orientation}, and nothing says whether its boxes are of "
-        "the stored pixels or of the upright picture. Say it with reading.box_exif: stored, or upright.",
+        f"{place}: its image has the EXIF orientation {header.orientation}, so its boxes may refer to the stored "
+        "pixels or to the upright picture. Set reading.box_exif to stored or upright.",
     )
 
 

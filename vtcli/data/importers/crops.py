@@ -1,8 +1,8 @@
-"""Comparison of a crop that a trajectory of others asks for with the picture that follows it.
+"""Compares the crop that an imported trajectory asks for with the picture that follows it.
 
 In Thyme-SFT they differ in most rows of two rounds (yfzhang114/Thyme#16): a policy that learns from such rows learns
-that boxes do not matter. Nothing is run: a box stands in a call's arguments, or in code as numbers or as names of
-numbers. What else a call does (turns, contrast, several crops) makes it one that is not compared.
+that boxes do not matter. No code is run: the box is read from a call's arguments, or from code where it stands as
+numbers or as names bound to numbers. Calls that also turn, change contrast or crop several times are not compared.
 
 Two pictures are the same crop if their shapes agree within ``SHAPE`` and their grey values differ by at most
 ``DIFFERENCE``. The difference is their mean one, on a scale of 255, once both are shrunk to 32 × 32. Resizing and JPEG

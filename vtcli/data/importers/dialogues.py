@@ -84,7 +84,7 @@ def read(
             f"{place}: its turns are {said}; expected the user's first, and an assistant's last.",
         )
     if whole and any(turn.role == "assistant" and not turn.text.strip() for turn in chat):
-        raise RowProblem(place, "an empty turn", f"{place}: a turn of the assistant says nothing and calls nothing.")
+        raise RowProblem(place, "an empty turn", f"{place}: a turn of the assistant has neither text nor a call.")
     unlearnt = tuple(number for number, turn in enumerate(chat) if turn.role == "assistant" and not turn.learn)
     if whole and len(unlearnt) == roles.count("assistant"):
         raise RowProblem(
@@ -269,7 +269,7 @@ def _joined(chat: Sequence[texts.Message]) -> list[texts.Message]:
     for message in chat:
         own = "assistant" if message.role == "call" else message.role
         text = "\n".join([*([message.text] if message.text and message.role != "call" else []), *_calls(message)])
-        text = thoughts.told(message.thought, text)
+        text = thoughts.with_thought(message.thought, text)
         turn = texts.Message(own, text, message.own, learn=message.learn)
         last = found[-1] if found else None
         together = last is not None and (last.role == own or (last.role, own) == ("tool", "user"))
@@ -310,8 +310,9 @@ def _clue(marker: re.Match[str]) -> str:
 def _matched(
     chat: Sequence[texts.Message], columns: Sequence[Any], place: Place
 ) -> tuple[list[Mapping[str, str]], list[Any]]:
-    """The messages with plain markers, and an image for each: those that stand in a message, else the columns' next.
-    After the question PyVision's clues keep their numbers, as its environment writes them."""
+    """Returns the messages with plain markers and one image for each marker: the message's own image if it holds one,
+    else the next of ``columns``. Markers after the question keep PyVision's clue numbers, because its environment
+    writes them."""
     begin = next((number for number, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
     turns = [
         replace(turn, text=texts.MARKER.sub(IMAGE if number < begin else _clue, turn.text))

@@ -84,11 +84,11 @@ def generate(
     largest: Mapping[str, float] | None = None,
     form: str = "answer",
 ) -> Item:
-    """One question about the image ``item`` of those that have any, turned in the way ``item`` modulo five. ``path`` is
-    the file of annotations, and the images lie in the folder of its name beside ``gt``.
+    """Returns one question about image number ``item`` among the images with small text, turned in way ``item`` modulo
+    five. ``path`` is the file of annotations; the images lie beside ``gt`` in a folder named like that file.
 
     Raises:
-        RowProblem: an image that is missing or damaged, or of another size than its annotation says.
+        RowProblem: an image that is missing or damaged, or has another size than its annotation.
         InputError: a damaged file of annotations, or too few images.
     """
     del form

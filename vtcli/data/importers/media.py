@@ -1,8 +1,8 @@
 """Images and videos of a row, in all the shapes in which sets hold them, as bytes.
 
-The shape is told by the value's type, never by its column's name. A text in place of a list was once counted by its
-characters (LLaMA-Factory#5883). A text is base64 only if it decodes to the first bytes of a known format. The base64 of
-a JPEG begins with ``/9j/``, as a path may.
+A value's type decides how it is read, never its column's name: LLaMA-Factory counted the characters of a path given in
+place of a list as images (LLaMA-Factory#5883). A text is base64 only if it decodes to the first bytes of a known
+format, because the base64 of a JPEG begins with ``/9j/``, as a path may.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Finder:
         """The file that a row names.
 
         Raises:
-            RowProblem: no such file, a folder or a pipe in its place, or one that lies outside of all folders.
+            RowProblem: the file is missing, is a folder or a pipe, or lies outside of all ``roots``.
         """
         text = text.removeprefix("file://")
         text = text.removeprefix(self.prefix) if self.prefix else text
@@ -109,7 +109,7 @@ def read(value: Any, what: str, finder: Finder, place: Place) -> bytes:
 
 
 def read_file(value: Any, what: str, finder: Finder, place: Place) -> tuple[bytes, Path | None]:
-    """The bytes of one image or video, and its file where it has one of its own.
+    """Returns the bytes of one image or video and its path, or None if the bytes stand in the row or an archive.
 
     Raises:
         RowProblem: a URL, a missing file, or a value of no known shape.

@@ -105,8 +105,8 @@ def said(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def report_bad(path: Path, lists: Sequence[Path]) -> dict[str, dict[str, int]]:
-    """Writes the bad rows of all files into one list, if there are any, and says on standard error how many and why.
-    Returns their numbers by file and reason."""
+    """Writes the bad rows of all files into one list, if there are any, and prints their count and reasons on standard
+    error. Returns the counts by file and reason."""
     texts = [part.read_text() if part.exists() else "" for part in lists]
     found: dict[str, dict[str, int]] = {}
     for text in texts:

@@ -32,8 +32,8 @@ class RowImage:
     where: str  # for messages
 
     def decoded(self) -> Pixels:
-        """Pixels, upright by EXIF and on white. Raises ``RowProblem`` for what is no image, is damaged, or is too
-        narrow for every model."""
+        """Returns the pixels, upright by EXIF and on white. Raises ``RowProblem`` for bytes that are no image, are
+        damaged, or give a picture too narrow for every model."""
         try:
             pixels = images.decode(self.data, self.where)
         except InputError as error:
@@ -42,8 +42,8 @@ class RowImage:
         return pixels
 
     def encoded(self, keep: KeepImages) -> EncodedImage:
-        """The image as it came, by path where ``keep`` is reference. Raises ``RowProblem`` for what is no image, is cut
-        off, or is too narrow for every model."""
+        """Returns the original bytes, or their path if ``keep`` is "reference". Raises ``RowProblem`` for bytes that
+        are no image, are cut off, or give a picture too narrow for every model."""
         try:
             image = EncodedImage.of(self.data, self.where, self.file if keep == "reference" else None)
         except InputError as error:
@@ -109,11 +109,11 @@ class DecodedWhenRead(Sequence[Pixels]):
 def held(
     given: Sequence[Any], keep: KeepImages, finder: media.Finder, place: Place
 ) -> tuple[Sequence[Pixels], tuple[EncodedImage, ...]]:
-    """The pixels of the images that a row's columns give, in order, and with ``keep`` other than png the images as they
-    came. Then no pixel is decoded before somebody looks.
+    """Returns the pixels of a row's images, in order, and their original encodings (empty if ``keep`` is "png").
+    Unless ``keep`` is "png", an image is decoded only when its pixels are read.
 
     Raises:
-        RowProblem: as ``media.read_file``, and for what is no image, is cut off, or is too narrow for every model.
+        RowProblem: as ``media.read_file``, ``RowImage.decoded`` and ``RowImage.encoded``.
     """
     found: list[RowImage] = []
     for number, value in enumerate(given):

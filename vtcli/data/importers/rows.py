@@ -243,8 +243,8 @@ def reads(
     reading: Mapping[str, Any] | None = None,
     **_: Any,
 ) -> Iterator[Path]:
-    """The files of rows, and the images and videos beside them that the first ``items`` rows name. What cannot be read
-    is left to ``generate``, which says what is wrong."""
+    """Yields the files of rows, and the images and videos beside them that the first ``items`` rows name. Skips what it
+    cannot read, because ``generate`` reports it with row and reason."""
     found = sources.files(path, split)
     yield from found or hub.saved_files(sources.located(path, split))
     if all(file.is_file() for file in found):
@@ -347,9 +347,9 @@ def _medium(row: SetRow, given: list[Any], place: Place) -> tuple[Any, list[Any]
 
 
 def _question(row: SetRow, record: Record, place: Place) -> tuple[str, texts.Message]:
-    """The question's text, and the message that it was asked in.
+    """Returns the question's text and the message that asked it.
 
-    The message's markers count, also where the text alone stands in a column of its own.
+    The message's image markers count even if the text alone is repeated in a column ``question``.
     """
     value = texts.chat_of(row.question)
     if value is None or value == "":
@@ -476,7 +476,7 @@ def _slip(columns: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, str] |
 def _truth(
     row: SetRow, question: str, answers: Sequence[str], place: Place, index_alone: Callable[[], int]
 ) -> tuple[str, dict[str, Json]]:
-    """The question with its options, and what is known of the answer and of the way to it."""
+    """Returns the question with its options, and the facts that the row has about its answer and how to reach it."""
     known = parsed(row.truth)
     if isinstance(known, dict) and str(cast("dict[str, Any]", known).get("rule")) in RULES:
         return question, dict(cast("dict[str, Json]", known))

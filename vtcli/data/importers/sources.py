@@ -91,7 +91,7 @@ def open_source(path: str, split: str, rows: str | None = None, parts: str = "al
     if "*" in path and parts == "all" and (lacks := missing(found)):
         raise InputError(
             f"{path}: of its files {', '.join(lacks[:5])}{' …' if len(lacks) > 5 else ''} "
-            f"{'is' if len(lacks) == 1 else 'are'} missing. Fetch what is missing, or read what there is with "
+            f"{'is' if len(lacks) == 1 else 'are'} missing. Fetch the missing files, or read the others with "
             "reading.parts: found."
         )
     opened = tuple(_opened(file, _mark(file), rows) for file in found)

@@ -210,8 +210,9 @@ def _lines(file: Path) -> Spans:
 
 
 def _records(file: Path, fields: Any) -> Spans:
-    """Start and end of every record of a table. A record goes on over lines while a quote is open. One that cannot be
-    read then ends with its first line, so a quote that is not closed costs one row."""
+    """Returns start and end of every record of a table. A record spans lines while a quote is open. A record that
+    cannot be read this way ends with its first line, so that an unclosed quote costs one row, not the rest of the
+    file."""
     starts, ends = array("Q"), array("Q")
     with file.open("rb") as opened:
         while (found := _line(opened))[1]:

@@ -38,7 +38,7 @@ ROLES: Mapping[str, str] = {
     **dict.fromkeys(("function_call", "tool_call"), "call"),
     **dict.fromkeys(("system", "developer"), "system"),
 }
-"""Speakers by the names that sets give them. ``call``: a call of the assistant in a message of its own."""
+"""Speakers by the names that sets give them. ``call``: a message that holds nothing but an assistant's call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,11 @@ def from_picture(chat: Sequence[Message]) -> list[Message]:
 
 
 def asked(chat: Sequence[Message]) -> Message:
-    """The message that holds the question: the user's last words before the assistant speaks. Several messages one
-    after the other are one, as OpenAI's rows have an image in a message of its own.
+    """Returns the question: the user's last messages before the assistant's first, joined into one because OpenAI's
+    rows put an image into a message by itself.
 
     Raises:
-        ValueError: the user says nothing.
+        ValueError: no message of the user.
     """
     begin = [*chat]
     for number, message in enumerate(chat):
@@ -187,11 +187,11 @@ def answered(chat: Sequence[Message]) -> str:
 
 
 def plain(text: str, strip: Sequence[str] = ()) -> str:
-    """A question without what stands for its images, and without what ``strip`` matches. Between words an image keeps
-    its number, as the images themselves come first in our prompts.
+    """Returns a question without its image markers and without matches of ``strip``. A marker between words becomes
+    the image's number, because our prompts show all images before the question.
 
-    >>> plain("<image>\\nWhat is it?"), plain("Is <image> larger than <image>?")
-    ('What is it?', 'Is (image 1) larger than (image 2)?')
+    >>> plain("<image>\\nWhich fish?"), plain("Is <image> larger than <image>?")
+    ('Which fish?', 'Is (image 1) larger than (image 2)?')
     """
     for pattern in strip:
         text = re.sub(pattern, "", text, flags=re.DOTALL)

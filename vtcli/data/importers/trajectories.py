@@ -258,8 +258,8 @@ def _read(item: Item, dialogue: Dialogue, row: SetRow, images: ImageStore) -> Tr
 
 
 def _ended(sample: Sample, refs: tuple[ImageRef, ...], turns: Sequence[Turn]) -> Trajectory:
-    """Its end: an answer, the last call that nothing answers, or nothing that the model said. An answer without tags
-    is the last turn without its thought."""
+    """Returns the trajectory with its stop: ANSWERED, MAX_TURNS if it ends with a call or with a reply to one, or
+    BROKEN without any turn. If the last turn has no answer tags, its text without the thought is the answer."""
     last = turns[-1] if turns else None
     if last is None:
         return Trajectory(sample.id, sample, (), refs, (), Stop.BROKEN, 0, "the file has no turn of the model")
@@ -306,7 +306,7 @@ def _results(calls: Sequence[Call], text: str, made: range) -> tuple[CallResult,
 
 
 Made = tuple[Pixels, int | None, tuple[int, int, int, int] | None]
-"""A picture, the one that it was made from, and its box there in pixels; None where that is not known."""
+"""A picture, the index of its source picture, and its box there in pixels; None and None if they are unknown."""
 
 
 def _placed(calls: Sequence[Call], before: Sequence[Pixels], picture: Pixels) -> Made:
@@ -318,8 +318,9 @@ def _placed(calls: Sequence[Call], before: Sequence[Pixels], picture: Pixels) ->
 
 
 def _cut(call: Call, before: Sequence[Pixels], space: str) -> Made | None:
-    """The picture that a call asks for, in the unit ``space`` (``box_space``); None for what is no crop. DeepEyes cuts
-    from the question's image; ``image_idx`` and ``target_image`` (from 1) name another."""
+    """Cuts the crop that a call asks for, its box in the unit ``space`` (``box_space``); None if the call is no crop.
+    Cuts from the question's image, as DeepEyes does, unless ``image_idx`` or ``target_image`` (from 1) names
+    another."""
     given: Mapping[str, Json] = call.arguments or {}
     if (box := crops.asked_box(given)) is None:
         return None

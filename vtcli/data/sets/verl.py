@@ -53,7 +53,7 @@ def codevision_rl(record: Record) -> SetRow:
     boxes = first(record, "extra_info.bbox_2d", "extra_info.bbox")
     turns = [name for name in done if name not in OPERATIONS] if parsed(boxes) is not None else []
     if "crop" in done and not parsed(boxes):
-        raise UnusableRow("a crop without a box", ": it needs a crop, and no box says of what.")
+        raise UnusableRow("a crop without a box", ": it needs a crop, but has no box.")
     if unknown := [name for name in turns if name not in TRANSFORM and name in REQUIRABLE]:
         raise UnusableRow(
             "a box that cannot be moved",
