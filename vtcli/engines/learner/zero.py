@@ -113,13 +113,12 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
 
 
 class HostedStates:
-    """States of one DeepSpeed engine, and of the reference model beside it, which go to host memory and come back while
-    an engine generates on the device. ``away``: the parts in host memory.
+    """Moves the states of one DeepSpeed engine and of its reference model to host memory while a generation engine uses
+    the device, and back. ``away``: the parts in host memory.
 
-    DeepSpeed 0.19.8 moves what it owns at ZeRO stages 1 and 2. At stage 3 it moves optimiser states of its own
-    FusedAdam only, which must be compiled, and misplaces the weights as soon as some are frozen; ``Backend`` refuses
-    that stage.
-    Parameters without a gradient, which DeepSpeed does not own, and the reference model move here.
+    At ZeRO stages 1 and 2 DeepSpeed 0.19.8 moves the states that it owns; this class moves the rest, namely parameters
+    without a gradient and the reference model. ``Backend`` refuses stage 3, because there DeepSpeed moves optimiser
+    states of its FusedAdam only, which must be compiled, and misplaces the weights as soon as some are frozen.
     """
 
     def __init__(self, engine: Any, reference: nn.Module | None) -> None:

@@ -90,8 +90,8 @@ class Baseline:
         card: EnvCard,
         asked: Callable[[int], Sample],
     ) -> OpenBaseline:
-        """Opens the endpoint on the running event loop. ``asked`` finds the sample of a rollout by its seed: it says
-        what tools are offered."""
+        """Opens the endpoint on the running event loop. ``asked`` finds a rollout's sample by its seed, because the
+        sample decides which tools are offered."""
         assert self.url is not None, "require() comes first"
         endpoint = Endpoint(self.url, self.key_env, self.patience, self.section)
         endpoint.open()

@@ -1,7 +1,7 @@
-"""Tokens and money of the replies of one run: prices, what was spent, and a budget.
+"""Counts tokens and money of the replies of one run, against prices and a budget.
 
-A prompt's tokens are estimated before a reply counts them: four bytes or 28 x 28 pixels each. So the requests under way
-may exceed a budget, until a reply has told how many times the estimate the server counts.
+A prompt's tokens are estimated before a reply counts them: four bytes or 28 x 28 pixels each. The first replies give
+the ratio of the server's count to this estimate; until then the requests in flight may exceed the budget.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MILLION = 1_000_000
 
 
 class BudgetSpentError(EngineError):
-    """The next request could cost more than what is left. What was finished is kept."""
+    """The next request could cost more than the rest of the budget. Finished replies are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,8 @@ class EndpointPolicy:
         return f"<think>{thoughts}</think>\n{text}"
 
     def _call(self, call: Any, stop: Sequence[str]) -> str:
-        """A tool call of OpenAI's format as text; one that cannot be read stays unreadable, and the policy is told."""
+        """Returns a tool call of OpenAI's format as text. A call with malformed arguments stays malformed, so that the
+        environment answers it with its error as for any policy."""
         function = cast("dict[str, Any]", call.get("function") or {}) if isinstance(call, dict) else dict[str, Any]()
         name, raw = str(function.get("name") or ""), function.get("arguments")
         try:
@@ -212,8 +213,8 @@ def _usage(reply: StoredReply, cached: int) -> TokenUsage:
 
 
 def _completion(reply: StoredReply, request: Request) -> Completion:
-    """The turn as ids. One that a stop string ended has no end marker, as with any engine. One that hidden thoughts
-    used up has no text, and is cut off."""
+    """Returns the turn as ids. A turn that a stop string ended gets no end marker, as with any engine. A turn whose
+    hidden thoughts used up its tokens has no text and counts as cut off."""
     ids = pack(reply.text, request.max_tokens - 1)
     fits = len(ids) < request.max_tokens
     ended = fits and any(reply.text.endswith(string) for string in request.stop)

@@ -1,7 +1,7 @@
-"""The file of replies: what an endpoint said to a request, by URL and the request's content, to pay nothing twice.
+"""Stores an endpoint's replies by URL and content of the request, so that no request is paid twice.
 
-Runs share a file for each model. A reply is written as soon as it is there, so that a kill costs the open requests
-alone. Only whole replies are kept: an error is asked again.
+Runs share one file for each model. A reply is written as soon as it arrives, so that a kill costs only the requests in
+flight. Only whole replies are kept: a request that failed is sent again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _reply(line: Mapping[str, Any]) -> StoredReply | None:
 
 
 def open_replies(cache: str | None, home: Path, model: str) -> KeyedFile[StoredReply]:
-    """The replies in ``cache`` (None: a model's own file in the run's home). A line on standard error says that there
-    are some, because a server may have other weights under the same name by now."""
+    """Opens the replies in ``cache`` (None: the model's file in the run's home). Prints their number on standard error,
+    because by now the server may serve other weights under the same name."""
     own = home / ".replies" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
     path = Path(cache) if cache else own
     found = KeyedFile(path, f"the replies of {model}", _reply)

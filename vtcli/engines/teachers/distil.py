@@ -30,7 +30,7 @@ from vtcli.store import records
 from vtcli.store.images import ImageStore
 
 REASON_CHARS = 160
-"""Characters of a broken try's reason that are told apart."""
+"""Characters of a broken try's reason by which the report counts broken tries."""
 
 NOT_ASKED = "not asked: the budget is spent"
 
@@ -110,7 +110,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RowOutcome:
-    """The tries of one row, and the one that is its demonstration, with its type; else the reason why there is none."""
+    """The tries of one row, and either the try chosen as its demonstration with its type, or the reason for none."""
 
     sample: Sample
     attempts: tuple[Attempt, ...]
@@ -121,7 +121,7 @@ class RowOutcome:
 
 @dataclass
 class Distiller:
-    """Plays rows. ``path`` is the file of finished tries; ``ledger`` already counts those that it has."""
+    """Plays rows. ``path`` is the file of finished tries; ``ledger`` starts with their tokens."""
 
     settings: Distillation
     seed: int
@@ -145,10 +145,10 @@ class Distiller:
             self.ledger.spent += attempt.usage
 
     async def play(self, samples: Sequence[Sample], open_teacher: Callable[[], Awaitable[OpenTeacher]]) -> None:
-        """All tries that are still to be made. The teacher is opened if there are any.
+        """Makes all outstanding tries. Opens the teacher only if any try is outstanding.
 
         Raises:
-            VtcliError: what the user has to mend. Finished tries are kept.
+            VtcliError: an error that the user has to fix. Finished tries are kept.
         """
         todo = [sample for sample in samples if self._open(sample)]
         if not todo:
@@ -189,7 +189,7 @@ class Distiller:
         return len(self._known) + self.broken.total()
 
     def why(self, attempt: Attempt) -> str | None:
-        """The reason why a try is no demonstration; None for one that is kept."""
+        """Returns the reason why a try is no demonstration, or None if it may become one."""
         found = attempt.trajectory
         first = next((turn for turn in found.turns if isinstance(turn, EnvTurn)), None)
         if self.stumbles(found.sample) and not (first and failed(first)):
@@ -218,7 +218,8 @@ class Distiller:
         return RowOutcome(sample, tuple(found), None, None, reason)
 
     def stumbles(self, sample: Sample) -> bool:
-        """True for a row whose first call is made to fail: as many as ``errors`` says, by a seed of their own."""
+        """Returns True for a row whose first call shall fail: a share of ``errors``, drawn from a separate seed so that
+        changing the share keeps every try's sampling."""
         drawn = derive_seed(self.seed, "errors", sample.id) % 1_000_000 / 1_000_000
         return bool(sample.images) and drawn < self.settings.errors
 
@@ -230,8 +231,8 @@ class Distiller:
                 return
 
     async def _try(self, number: int, request: RolloutRequest, teacher: OpenTeacher) -> Attempt | None:
-        """One try, stored as soon as it is measured; None for one that broke or that a judge left without a verdict,
-        which is made again by a resumed run."""
+        """Makes one try and stores it as soon as it is measured. Returns None if it broke or a judge gave no verdict; a
+        resumed run makes it again."""
         opening: list[Opening] = []
 
         def open_env(sample: Sample) -> Env:

@@ -42,7 +42,7 @@ def wrong_call(card: EnvCard, sample: Sample, seed: int) -> str:
 
 
 class StumblingPolicy:
-    """Says ``text`` first, and is the given policy from then on; one instance serves one rollout."""
+    """Answers the first request with ``text`` and passes later ones to ``policy``; one instance serves one rollout."""
 
     def __init__(self, chat: Chat, text: str, policy: Policy) -> None:
         self._first: ScriptedPolicy | None = ScriptedPolicy(chat, [text])

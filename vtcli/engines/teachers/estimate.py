@@ -56,7 +56,7 @@ def trajectory(prompt: float, turn: float, observation: float, calls: float, roo
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """Of a whole distillation: what is expected, and the most that the limits allow."""
+    """The tokens of a whole distillation: the expected number, and the most that the limits allow."""
 
     rows: int
     tries: int

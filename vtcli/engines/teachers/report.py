@@ -39,7 +39,7 @@ def _absent(found: Sequence[RowOutcome], wanted: Mapping[str, float]) -> list[st
 
 
 def write(folder: Path, said: Mapping[str, Any], found: Sequence[RowOutcome], distiller: Distiller) -> None:
-    """Writes the report, and a line for every dropped row with what the teacher said. Raises ``InputError`` for disk
+    """Writes the report, and a line with the teacher's turns for every dropped row. Raises ``InputError`` for disk
     trouble."""
     disk.write_atomic(folder / "distillation.json", (json.dumps(said, indent=1) + "\n").encode())
     lines = [

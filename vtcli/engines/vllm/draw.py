@@ -31,12 +31,12 @@ KEY = "vtcli"
 
 @dataclass
 class _Row:
-    """One sequence of the batch; ``said`` is vLLM's own list of its tokens, which grows."""
+    """One sequence of the batch."""
 
     numbers: npt.NDArray[np.float64]
     sampling: Sampling
     banned: tuple[int, ...]
-    said: Sequence[int]
+    said: Sequence[int]  # vLLM's own list of the sequence's tokens; vLLM appends to it
     reader: SpanReader | None
     read: int = 0  # tokens said that the reader has had
 

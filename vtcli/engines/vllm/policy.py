@@ -110,7 +110,7 @@ class VllmPolicy:
             raise EngineError(
                 f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
                 f"tokens and {len(request.images)} images ({work}), {len(state.ids)} of {request.max_tokens} tokens "
-                f"said; {len(self._open)} requests are open, the engine is {self._doing}"
+                f"generated; {len(self._open)} requests are open, the engine is {self._doing}"
             )
         finally:
             self._asked.discard(name)

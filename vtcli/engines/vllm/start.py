@@ -89,17 +89,17 @@ def arguments(engine: Engine, family: Family, limits: Limits, place: Placement) 
 def require_gpu(engine: Engine) -> None:
     """
     Raises:
-        ConfigError: no GPU, and the engine shall sleep or plan ahead. vLLM's build for CPUs does neither.
+        ConfigError: the engine shall sleep or schedule ahead without a GPU; vLLM's build for CPUs does neither.
     """
     if engine.sleep and not torch.cuda.is_available():
         raise ConfigError(
-            f"engine.sleep={engine.sleep} needs a GPU, and there is none: vLLM's build for CPUs cannot give up its "
-            "memory. Set engine.sleep=0"
+            f"engine.sleep={engine.sleep} needs a GPU, but none was found: vLLM's build for CPUs cannot release "
+            "its memory. Set engine.sleep=0"
         )
     if engine.async_scheduling and not torch.cuda.is_available():
         raise ConfigError(
-            "engine.async_scheduling=true needs a GPU, and there is none: vLLM's build for CPUs switches it off. Set "
-            "engine.async_scheduling=false"
+            "engine.async_scheduling=true needs a GPU, but none was found: vLLM's build for CPUs switches it "
+            "off. Set engine.async_scheduling=false"
         )
 
 

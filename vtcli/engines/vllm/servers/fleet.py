@@ -176,11 +176,11 @@ class Fleet:
     # -- requests --------------------------------------------------------------------------------------------------
 
     async def choose(self, rollout: int, tried: Collection[Remote] = ()) -> Remote:
-        """The server of a rollout: the one that it has begun on, else the one with the least to do; one that was tried
-        in vain only if there is no other.
+        """Returns the server for a rollout's next request: the server that it began on, else the least busy. Returns a
+        server in ``tried`` only if no other is up.
 
         Raises:
-            EngineError: none is up, and none will be.
+            EngineError: no server is up or will come up.
         """
         while True:
             up = [server for server in self.servers if server.up]

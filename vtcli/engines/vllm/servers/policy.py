@@ -89,9 +89,9 @@ class ServerPolicy:
         """One completion.
 
         Raises:
-            EngineError: no server is left, or the one that was asked completed nothing for ``engine.timeout_s``.
+            EngineError: no server is left, or the request's server completed nothing for ``engine.timeout_s``.
             LostError: servers answered ``engine.retries`` + 1 times, and never with a completion.
-            InputError: placeholders and images disagree, or vLLM read the prompt as something else.
+            InputError: placeholders and images disagree, or vLLM read the prompt as other tokens.
         """
         self.family.chat.check_images(request.token_ids, request.images)
         self._require_awake()
