@@ -36,7 +36,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.neither == "tell" and not self.lacking:
-            raise ValueError("reading.neither=tell needs reading.lacking, what the policy is told")
+            raise ValueError("reading.neither=tell needs reading.lacking, the text that answers such a turn")
 
 
 @dataclass(frozen=True, slots=True)

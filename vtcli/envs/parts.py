@@ -61,7 +61,7 @@ class Data:
                 if getattr(task, split) != 0 and (other := named.setdefault((str(name), split), key)) != key:
                     raise ConfigError(
                         f"data.tasks.{key}.generate.name={name} is also the name of data.tasks.{other}, and ids are "
-                        "made of it. Give each task a name of its own"
+                        "made of it. Give each task another name"
                     )
 
 

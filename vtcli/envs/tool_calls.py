@@ -180,8 +180,8 @@ def _tool(make: Callable[[], Tool], key: str) -> Tool:
         )
     if function.get("name") != tool.name or "required" not in function.get("parameters", {}):
         raise ConfigError(
-            f"env.tools.{key}: the schema must be a function called {tool.name!r}, with parameters that list what is "
-            "required; vtcli.tools.arguments.schema makes one"
+            f"env.tools.{key}: the schema must be a function called {tool.name!r}, with parameters that list "
+            "'required'; vtcli.tools.arguments.schema makes one"
         )
     return tool
 

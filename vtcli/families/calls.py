@@ -1,7 +1,8 @@
 """Reading tool calls and the answer out of a policy turn's text. Pure, total and linear in the text's length.
 
 Syntax (Qwen/Hermes): ``<tool_call>{"name": "...", "arguments": {...}}</tool_call>`` and ``<answer>...</answer>``.
-A call that cannot be read becomes a ``Call`` with a ``problem``: the policy is told, nothing is raised.
+A call that cannot be read becomes a ``Call`` with a ``problem``, which the environment shows to the policy, instead of
+an exception.
 """
 
 from __future__ import annotations

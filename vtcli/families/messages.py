@@ -151,7 +151,7 @@ class DemoRows:
         return DemoRows(self._demos, self._chat, self._kept_tokens, [self._places[index] for index in indices])
 
     def check(self) -> None:
-        """Checks the order of turns of all demonstrations, so that a bad one is told before the first step.
+        """Checks the order of turns of all demonstrations, so that a bad one fails before the first step.
 
         Raises:
             InputError: see ``require_turns``.

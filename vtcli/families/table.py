@@ -58,8 +58,8 @@ _MEMBERS = [
 
 
 def find_family(model_type: str, families: Mapping[str, str] | None = None) -> type[Family]:
-    """The class of a family; ``families`` are those from outside. A type without a family of its own, which
-    transformers knows, is read through its processor.
+    """Returns the class of a family; ``families`` adds families from outside. Returns the generic family for a type
+    that transformers knows and that has no family here.
 
     Raises:
         ConfigError: an unknown or unsupported type, or a dotted path that leads to no family.

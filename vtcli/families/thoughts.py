@@ -29,10 +29,11 @@ def outside(text: str) -> str:
     return after if ended and after.strip() and lead.lstrip().startswith(THOUGHT) else text
 
 
-def told(thought: str, text: str = "") -> str:
-    """A thought that was held beside its text, before it; a text that has one already stays as it is.
+def with_thought(thought: str, text: str = "") -> str:
+    """Puts a thought that a row holds in a separate field in front of its text. Returns a text that already has a
+    thought unchanged.
 
-    >>> told("Is it 1?", "It is 2.")
+    >>> with_thought("Is it 1?", "It is 2.")
     '<think>Is it 1?</think>It is 2.'
     """
     return text if THOUGHT_END in text or not thought.strip() else f"{THOUGHT}{thought.strip()}{THOUGHT_END}{text}"

@@ -91,7 +91,7 @@ def varlen_ref(
 
 
 def _lower_right(q_len: int, k_len: int, device: torch.device) -> Tensor:
-    """(queries, keys): what is seen where the last query stands at the last key."""
+    """Returns the causal mask (queries, keys), True where a query sees a key, with the last query at the last key."""
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)
 
 

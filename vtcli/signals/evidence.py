@@ -69,8 +69,8 @@ async def _ruling(trajectory: Trajectory, step: int, question: str, judge: Judge
 def without_options(question: str) -> str:
     """The question up to its answer options, which name objects that a crop may show by chance.
 
-    >>> without_options("What is on the sign?\\n(A) a dog\\n(B) a cat")
-    'What is on the sign?'
+    >>> without_options("Which animal is on the sign?\\n(A) a dog\\n(B) a cat")
+    'Which animal is on the sign?'
     """
     found = _OPTIONS.search(question)
     before = question[: found.start()].rstrip("*# \t\n") if found else ""

@@ -84,7 +84,7 @@ class SignalMeter:
             raise EngineError(
                 f"{where}: the judge {self.judge.name} gave no verdict on {share:.1%} of the trajectories that it was "
                 f"asked about, at most max_unjudged={limit:.1%} may lack one. {self.judge.trouble or 'See the logs.'} "
-                "Mend the judge and run the same command again (what it has judged is kept), or raise max_unjudged."
+                "Fix the judge and run the same command again (what it has judged is kept), or raise max_unjudged."
             )
 
     @property

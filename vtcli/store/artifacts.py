@@ -357,7 +357,9 @@ class ArtifactStore:
             try:
                 found = load(sibling) if sibling.is_dir() else self.resolve(parent.ref, verify=False)
                 if found.digest != parent.digest:
-                    raise InputError(f"{parent.ref} is not the one that was used: its digest is {found.digest[:12]}")
+                    raise InputError(
+                        f"{parent.ref} is not the artifact that was used: its digest is {found.digest[:12]}"
+                    )
                 if found.path in below:
                     raise InputError(f"{parent.ref} is made from itself: its manifest is forged")
                 if len(below) > MAX_GENERATIONS:

@@ -92,11 +92,13 @@ def require_aspect(height: int, width: int) -> None:
 
 
 def decode(data: bytes, where: str) -> Pixels:
-    """Image bytes to ``(H, W, 3)`` RGB: upright by EXIF, alpha over white, 16 bits scaled to 8.
+    """Decodes image bytes to ``(H, W, 3)`` RGB: upright by EXIF, alpha over white, 16 bits scaled to 8.
 
-    ``where``: the origin of the bytes, for the messages. Raises ``InputError`` for nothing at all, for what is
-    no image, is cut off, or has more than 100 million pixels; the size is checked before any pixel is decoded. It also
-    raises it for values whose range is not known (TIFF).
+    ``where``: the origin of the bytes, for the messages. Checks the size before it decodes any pixel.
+
+    Raises:
+        InputError: empty bytes, no image or a truncated one, more than 100 million pixels, or values of unknown range
+            (floating-point TIFF).
     """
     image = _open(data, where)
     try:
@@ -349,7 +351,7 @@ def _open(data: bytes, where: str) -> Image.Image:
     if image.mode in ("F", "I"):  # of TIFF: floating-point, signed, or of 32 bits
         kind = "floating-point" if image.mode == "F" else "signed or 32-bit"
         raise InputError(
-            f"The image {where} has {kind} values, and nothing says which is white. Save it with 8 bits, or with 16 "
+            f"The image {where} has {kind} values, so the value of white is unknown. Save it with 8 bits, or with 16 "
             "bits without a sign."
         )
     return image

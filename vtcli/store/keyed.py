@@ -39,7 +39,7 @@ class KeyedFile(Generic[T]):
         return len(self._known)
 
     def get(self, key: str) -> T | None:
-        """The answer to a key, including one that another process has written since."""
+        """Returns the answer to a key, or None. Reads the lines that other processes have added before it gives up."""
         if key not in self._known:
             self._catch_up()
         return self._known.get(key)

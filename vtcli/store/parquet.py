@@ -299,7 +299,7 @@ class ParquetTable:
             shown = "\n".join(f"  {line}" for line in self.bad[:5])
             raise InputError(
                 f"{len(self.bad)} of {len(self.bad) + len(self.ids)} rows of {path} cannot be used:\n{shown}\n"
-                "Mend them, or leave them out: filter.bad_rows=skip, likewise in synth, rl and eval."
+                "Fix them, or leave them out: filter.bad_rows=skip, likewise in synth, rl and eval."
             )
 
     def row(self, index: int, *columns: str) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def remove(store: ArtifactStore, refs: Sequence[str], with_dependants: bool, dry
     """
     chosen = list({a.ref: a for a in (store.resolve(ref, verify=False) for ref in refs)}.values())
     if outside := [a.ref for a in chosen if a.path.resolve().parent.parent != store.root.resolve()]:
-        raise InputError(f"{', '.join(outside)} is not in {store.root}: give VTCLI_HOME or --home of its own store.")
+        raise InputError(
+            f"{', '.join(outside)} is not in {store.root}: set VTCLI_HOME or --home to the store that holds it."
+        )
     others = dependants(store, chosen)
     if others and not with_dependants:
         raise InputError(

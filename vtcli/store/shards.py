@@ -54,8 +54,7 @@ def names(total: int, stage: str) -> list[str]:
 
 
 def require_all(found: Mapping[str, object], wanted: Sequence[str], stage: str, of: str, root: Path) -> None:
-    """Raises ``InputError`` with the command that makes what is missing. ``of``: the whole, and what it was made
-    with."""
+    """Raises ``InputError``, with the command for each missing shard. ``of`` names the whole and its configuration."""
     if missing := [shard for shard in wanted if shard not in found]:
         raise InputError(
             f"{stage}.merge={len(wanted)}: of the shards of {of}, {', '.join(missing)} "

@@ -84,7 +84,7 @@ def image_token(config: Any, processor: Any) -> int:
     """The id whose places take image features.
 
     Raises:
-        InputError: the config names none, or one that the tokenizer does not have.
+        InputError: the config names no image token, or a token that the tokenizer does not have.
     """
     found: int | None = getattr(config, "image_token_id", None)
     text = None if found is None else processor.tokenizer.convert_ids_to_tokens(found)
@@ -104,7 +104,7 @@ def compare(chat: GenericChat) -> None:
     """Compares ids with those of the processor: of prompts and of a whole conversation, with images.
 
     Raises:
-        InputError: they differ; says where.
+        InputError: they differ; the message shows where.
     """
     for nth, (system, question) in enumerate(
         (("", "What is it?"), ("Be kind.", _TALK[0][1]), (" Be kind.\n", _TALK[2][1]), ("", 2 * PLACEHOLDER))
@@ -164,10 +164,10 @@ def processed(
 
 
 def require_seam(family: GenericVL, model: Any) -> None:
-    """Refuses a model that our forward pass, embeddings to head, computes in another way than its own.
+    """Refuses a model whose own forward pass computes anything but embeddings, decoder and head, as ours does.
 
     Raises:
-        InputError: says what differs.
+        InputError: the passes differ; the message names the difference.
     """
     import torch
 
@@ -189,7 +189,7 @@ def require_seam(family: GenericVL, model: Any) -> None:
     if reason:
         raise InputError(
             f"{family.folder} holds a model of type {family.config.model_type!r}, which is not supported: {reason}. "
-            "A family of its own can be added (docs/families.md)."
+            "Add a family for it (docs/families.md), or choose a model of another type."
         )
 
 

@@ -134,12 +134,12 @@ def _tiles(part: npt.NDArray[Any]) -> int | None:
 
 
 KINDS = {"token_type_ids", "mm_token_type_ids"}
-"""Names under which some models are told which tokens are an image's."""
+"""Arguments by which some models learn which tokens are an image's."""
 
 
 @dataclass(frozen=True)
 class NoTinyVersion:
-    """Sizes of a tiny version: there is none."""
+    """Stands for the sizes of a tiny version, because a model of an unknown type cannot be shrunk."""
 
 
 @dataclass(frozen=True)

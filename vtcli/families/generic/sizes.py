@@ -15,7 +15,7 @@ from vtcli.plan.architecture import Architecture, Text, Vision
 from vtcli.store.images import smart_resize
 
 MOST_TILES = 12
-"""Of an image, beside the whole, where the folder has no processor that says so."""
+"""Tiles of an image besides the whole, assumed if the folder has no processor to ask."""
 
 
 @dataclass(frozen=True)

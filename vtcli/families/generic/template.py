@@ -132,8 +132,8 @@ class ChatTemplate:
         before, found, after = text.partition(slot(SAID))
         if not found:
             raise InputError(
-                "the model's chat template does not repeat what the policy said in an earlier turn "
-                f"({before[-200:]!r}): rows of several turns cannot be exact."
+                "the model's chat template drops or changes the policy's text of an earlier turn "
+                f"({before[-200:]!r}): rows of several turns cannot be exact. Choose a model whose template keeps it."
             )
         return after
 

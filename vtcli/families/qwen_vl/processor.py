@@ -88,14 +88,14 @@ def colours(folder: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float
     """Mean and standard deviation (3,) of the folder's image processor.
 
     Raises:
-        InputError: it does not say by what it normalises.
+        InputError: the file is missing or lacks mean and standard deviation.
     """
     found = settings(folder)
     try:
         return np.array(found["image_mean"], np.float32), np.array(found["image_std"], np.float32)
     except (KeyError, ValueError) as error:
         path = folder / FILE
-        raise InputError(f"{path} is missing or says nothing of image_mean and image_std: {error!r}") from error
+        raise InputError(f"{path} is missing or lacks image_mean and image_std: {error!r}") from error
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -122,7 +122,7 @@ def _empty_workspace() -> None:
 
 
 def process_ids(ground: Ground) -> None:
-    """the guard is process 1 of its own namespace"""
+    """the guard is process 1 of a namespace that only it has"""
     if ground.guard != 1 or os.getppid() != 1:
         raise GotThrough("the process ids are the host's")
 

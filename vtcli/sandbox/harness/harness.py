@@ -31,8 +31,8 @@ from vtcli.sandbox.types import Capture, Help, Operation, RunLimits
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``body``: what is run; ``last``: the last expression, when its value is wanted and the text ends in one, else
-    None, and it is part of the body."""
+    """Code compiled for one run. If the last expression's value is wanted and the text ends in an expression, ``last``
+    is that expression and ``body`` the rest; otherwise ``last`` is None and ``body`` is everything."""
 
     source: str
     tree: ast.Module

@@ -44,7 +44,7 @@ def plan(operations: Sequence[Operation], sizes: Sequence[Size]) -> ReplayPlan:
     """``sizes``: (w, h) of the input pictures. Raises ``CannotTell``."""
     starts = {operation.image for operation in operations}
     if not operations or len(operations) > LONGEST or len(starts) != 1:
-        raise CannotTell("no chain, one that is too long, or one of several pictures")
+        raise CannotTell("a chain that is empty, too long, or of several pictures")
     image = starts.pop()
     if image is None or not 0 <= image < len(sizes):
         raise CannotTell("a chain of unknown origin")

@@ -169,7 +169,9 @@ class Decoder:
             if other.index != stream.index:
                 other.discard = Discard.all
         if not (0 < stream.width <= MAX_SIDE and 0 < stream.height <= MAX_SIDE):
-            raise VideoError(f"this video says that its frames have {stream.width} x {stream.height} pixels")
+            raise VideoError(
+                f"this video's frames have {stream.width} x {stream.height} pixels; expected 1 to {MAX_SIDE} a side"
+            )
         return stream
 
     def index(self) -> Index:

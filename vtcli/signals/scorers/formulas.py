@@ -361,8 +361,8 @@ def _asked(text: str, answer: str) -> bool:
 def _received(pipe: Connection) -> object:
     if not pipe.poll(WALL_S):
         raise EngineError(
-            f"math-verify, which compares formulas, said nothing for {WALL_S:.0f} s: this machine has too much to do, "
-            "or has stopped the process. Give the same command again"
+            f"math-verify, which compares formulas, did not answer for {WALL_S:.0f} s: this machine is overloaded or "
+            "has stopped the process. Run the same command again"
         )
     return pipe.recv()
 
