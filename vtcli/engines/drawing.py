@@ -65,6 +65,7 @@ def distributions(samplings: Sequence[Sampling], temperatures: Sequence[float], 
     greedy = torch.tensor(likeliest, device=device) if any(likeliest) else None
     if not any(sampling.cut for sampling in samplings):
         return Distributions(scale, greedy)
+    # ``top_k`` 0 cuts nothing.
     everything = torch.iinfo(torch.int64).max
     cuts = Cuts(
         min_p=torch.tensor([[s.min_p] for s in samplings], dtype=torch.float64, device=device),
@@ -133,6 +134,7 @@ def _inverse(mass: Tensor, sums: Tensor, numbers: Tensor) -> Tensor:
     ends = sums.cumsum(-1)  # (B, blocks)
     total = ends[:, -1:]
     wanted = torch.minimum(numbers[:, None] * total, total.nextafter(zero))  # below the end, however it was rounded
+    # ``right``: a block or a token without mass ends where the one before it does, and is passed over.
     block = torch.searchsorted(ends, wanted, right=True)  # (B, 1)
     wanted = wanted - (ends - sums).gather(1, block)
     inside = mass.gather(1, block[:, :, None].expand(-1, -1, mass.shape[2])).squeeze(1).double().cumsum(-1)

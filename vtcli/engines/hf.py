@@ -153,6 +153,7 @@ class HfPolicy:
         same_tensors(weights, {name: tuple(value.shape) for name, value in own.items()})
         with torch.no_grad():
             for name, value in weights.items():
+                # In place, because the module's parameters may be tied to each other.
                 own[name].copy_(value)
         self.version = version
 
@@ -171,6 +172,7 @@ class HfPolicy:
             while seen != len(self._waiting) or image_work.busy():
                 seen = len(self._waiting)
                 await image_work.settled()  # a tool's answer begins a request, and batches decide the last bits
+                # A rollout's task takes a few turns of the loop from an answer to its next request.
                 for _ in range(8):
                     await asyncio.sleep(0)
             # Sorted by length and seed: little padding, and the same batches whenever the run is repeated.
@@ -280,6 +282,7 @@ class _Sampler:
         return distributions(samplings, now, device)
 
     def _append(self, i: int, token: int, logprob: float) -> None:
+        # Kept in the batch until ``keep`` drops the row: its further tokens are dropped.
         if self.done[i]:
             return
         self.ids[i].append(token)

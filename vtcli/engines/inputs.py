@@ -52,6 +52,7 @@ def collate(rows: Sequence[Row], family: Family, device: Any) -> PaddedBatch:
         InputError: placeholders and images of a row disagree.
     """
     width = max(len(ids) for ids, _ in rows)
+    # Any id pads: attention is 0 there.
     ids_BT = np.full((len(rows), width), family.chat.end_ids[0], dtype=np.int64)
     attention = np.zeros_like(ids_BT)
     found: list[npt.NDArray[np.int64]] = []  # (P, T) of each row
@@ -81,8 +82,8 @@ def collate_packed(
     prepared: Prepared | None = None,
     temperature: float = 1.0,
 ) -> PackedBatch:
-    """The segments of rows (``packing.segments``), one after the other in one line. A segment has the positions of its
-    row, and sees what its row has before it and nothing of the others.
+    """Puts the segments of rows (``packing.segments``) one after the other in one line. A segment keeps the positions
+    of its row, and attends to its row's earlier tokens only.
 
     ``one_call``: attention takes the line in one call; null: on a GPU. ``prepared``: images by ``Family.prepare``;
     null: the batch has none, and the forward pass prepares them. ``temperature``: of rows without ``scales`` beside
@@ -101,6 +102,7 @@ def collate_packed(
         family.chat.check_images(row.token_ids, row.images)
         gallery.hang(segment.images)
         ids[0, where] = row.token_ids[own]
+        # Of the whole row, then cut: a segment after a shared prompt goes on counting where the prompt ended.
         found.append(family.positions(row.token_ids, row.images)[0][:, own])
     positions = np.concatenate(found, axis=1)[:, None]  # (P, 1, T)
     arrays = (ids, positions, *_trained(flat, starts))
@@ -157,6 +159,7 @@ def _trained(flat: Sequence[Segment], starts: Any) -> tuple[npt.NDArray[np.int64
             continue
         tokens = np.flatnonzero(segment.row.mask[1:]) + 1
         place = tokens - 1 - segment.start + at
+        # The state that predicts a row's first own token is the last one of the shared prompt.
         if segment.after is not None:
             place[tokens == segment.start] = starts[segment.after + 1] - 1
         before.append(place)

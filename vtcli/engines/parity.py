@@ -1,8 +1,7 @@
 """Parity of policy and learner: the same rows through both, and the input that differs if they disagree.
 
-A difference in inputs raises nothing by itself. Examples are an image that one side resizes, positions that one side
-counts otherwise, and weights that did not arrive. Training would go on with wrong importance ratios, so the start
-refuses it.
+A difference in inputs raises no error by itself: one side resizes an image, counts positions differently, or never got
+the weights. Training would go on with wrong importance ratios, so the check runs at the start and refuses.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def pooled(found: Sequence[EngineAgreement]) -> Gaps:
 
 
 def disagreement(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityBounds, where: str = "") -> str | None:
-    """Message about what differs, by how much and what to do; None where policy and learner agree."""
+    """Returns a message with the gaps, the differing inputs and the remedy, or None if policy and learner agree."""
     figures, limits = pooled(found), bounds.bounds(dtype)
     over = figures.exceeded(limits)
     if not over:
@@ -136,7 +135,9 @@ def disagreement(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityB
         )
         lines += [f"      {line} (policy and learner)" for line in a.differs]
     if any(a.differs for a in found):
-        lines.append("The inputs differ as said: mend the model's processor and tokenizer files, or use engine=hf.")
+        lines.append(
+            "The inputs differ as listed: correct the model's processor and tokenizer files, or use engine=hf."
+        )
     else:
         lines.append(
             "All inputs are equal (ids, pixels, positions), so the weights or the arithmetic differ: check that both "
@@ -150,7 +151,7 @@ def disagreement(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityB
 
 
 def require(found: Sequence[EngineAgreement], dtype: Dtype) -> None:
-    """Refuse to go on where policy and learner disagree.
+    """Refuses to go on if policy and learner disagree.
 
     Raises:
         EngineError: with the figures, the rows, and the inputs that differ.
@@ -160,7 +161,7 @@ def require(found: Sequence[EngineAgreement], dtype: Dtype) -> None:
 
 
 def starts(log: Path) -> int:
-    """Number of earlier starts of a run, by which the rows of a start are drawn. All ranks call this together."""
+    """Returns the number of earlier starts, which seeds this start's rows. All ranks call this together."""
     from vtcli.engines.learner.distributed import gather, init_distributed
 
     rank, _ = init_distributed()
@@ -193,8 +194,8 @@ def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Pat
 def worst_rank(
     parts: Sequence[Sequence[EngineAgreement]], dtype: Dtype, bounds: ParityBounds
 ) -> tuple[int, str | None]:
-    """The rank that leaves a bound, of several the one with the largest mean, and its message; without any the rank
-    with the largest mean, and None."""
+    """Returns the rank outside a bound that has the largest mean gap, and its message; if all are within, the rank with
+    the largest mean gap, and None."""
     order = sorted(range(len(parts)), key=lambda i: np.nan_to_num(pooled(parts[i]).mean, nan=np.inf), reverse=True)
     for nth in order:
         said = disagreement(parts[nth], dtype, bounds, f" on rank {nth}" if len(parts) > 1 else "")

@@ -76,8 +76,8 @@ class Phases:
     It begins where the engine was opened beside a learner that slept: generating. A change that fails leaves neither
     turn: each further change is refused with its reason, and closing the policy is all that may follow.
 
-    ``measure`` is asked for the peak memory of "rollout" before any of it goes, and again after the change, which is
-    neither's. ``peaks`` is the answer to the first.
+    ``learn`` calls ``measure("rollout")`` before any memory is released and keeps the result in ``peaks``. It calls
+    ``measure("change")`` afterwards and drops the result, so that the change's own peak counts for neither turn.
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class Phases:
         self.turn = None
         try:
             yield
+        # BaseException: Ctrl-C in the middle leaves parts of both turns on the device as well.
         except BaseException as error:
             self._failed = error
             raise
@@ -141,7 +142,7 @@ class Phases:
 
 
 def refuse_sleep_ahead(engine_sleep: int, *, learner_sleeps: bool) -> None:
-    """Raises ``ConfigError`` where rl.steps_ahead=1 meets a part that gives its memory up."""
+    """Raises ``ConfigError`` if rl.steps_ahead=1 is combined with an engine or a learner that sleeps."""
     if engine_sleep or learner_sleeps:
         raise ConfigError(
             f"rl.steps_ahead=1 with engine.sleep={engine_sleep} and rl.backend.sleep="

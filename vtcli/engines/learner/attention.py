@@ -58,6 +58,7 @@ class Block:
         width = places.shape[1]
         mask = np.empty((len(seen), 1, width, before.shape[1] + width), np.bool_)
         mask[..., : before.shape[1]] = seen[:, None, None]
+        # All of the prompt, and causal in the segment itself.
         mask[..., before.shape[1] :] = np.tri(width, dtype=np.bool_)
         arrays = (torch.from_numpy(array).to(device) for array in (places, before, mask))
         return Block(next(arrays), real, *arrays)
@@ -99,6 +100,7 @@ class Spans:
 
 def use(model: Any) -> Any:
     """The model with this attention in its language model; the vision tower keeps its own."""
+    # Private: the public argument ``attn_implementation`` is read only while a model loads.
     model.config.text_config._attn_implementation = NAME
     return model
 
@@ -150,9 +152,11 @@ def _blockwise(query: Tensor, key: Tensor, value: Tensor, scaling: float, blocks
     out: list[Tensor] = []
     for block in blocks:
         own = functional.embedding(block.places, line).unflatten(2, (heads + 2 * kv, size)).transpose(1, 2)
+        # (n, heads, L, size), and (n, kv, L, size) twice
         q, k, v = own.split([heads, kv, kv], 1)
         if block.before is not None:
             past = functional.embedding(block.before, seen_line).unflatten(2, (2 * kv, size)).transpose(1, 2)
+            # (n, kv, P + L, size)
             k, v = torch.cat([past[:, :kv], k], 2), torch.cat([past[:, kv:], v], 2)
         found = _heads_last(q, k, v, scaling, block.mask).flatten(2).flatten(0, 1)  # (n L, heads size)
         out.append(found if block.real is None else functional.embedding(block.real, found))
@@ -160,4 +164,5 @@ def _blockwise(query: Tensor, key: Tensor, value: Tensor, scaling: float, blocks
 
 
 AttentionInterface.register(NAME, _attend)
+# For calls without a layout: the policy's padded batches need transformers' mask, built under our name as well.
 AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -161,7 +161,7 @@ class DeepSpeedLearner:
         engine, *_ = deepspeed.initialize(
             model=self.module,
             optimizer=adamw(self.module, self.optim),
-            dist_init_required=False,
+            dist_init_required=False,  # ``init_distributed`` has made the group
             config=settings(self.optim, self.backend, elements),
         )
         return engine
@@ -219,12 +219,12 @@ class DeepSpeedLearner:
             return self.module(batch)[0]
 
     def _plan(self, rows: Sequence[TrainRow], trained: Sequence[TrainRow]) -> _StepPlan:
-        """The micro-batches of this rank, and what it needs to know of the others: one message of each rank."""
+        """Returns the micro-batches of this rank and the other ranks' counts, with one message from each rank."""
         chunks: list[list[TrainRow]] = []
         problem = None
         try:
             chunks = batches(trained, self.backend.batch_tokens, self.family)
-        except InputError as error:  # told to all ranks: none waits for another
+        except InputError as error:  # sent to all ranks, so that none waits for another
             problem = str(error)
         imitate = any(row.logprobs is None for row in rows)
         everyone = gather(([sum(row.mask) for row in rows], len(chunks), imitate, problem), "the counts of a step")
@@ -283,13 +283,14 @@ class DeepSpeedLearner:
         out: dict[str, list[float]] = {}
         rows = _numbered(rows)
         for packed, logp in self._forwards(rows, drawn=True):
+            # Packing sorts rows, so values go back by id, not by place.
             values = iter(logp.tolist())
             out |= {row.id: list(islice(values, sum(row.mask))) for row in packed}
         return [out[row.id] for row in rows]
 
     def weights(self, *, keep: bool = True) -> Mapping[str, Tensor]:
-        """The model's weights by their Hugging Face names, adapters merged; all ranks ask together. Shards that a rank
-        does not ``keep`` pass through it and leave nothing in its memory."""
+        """Returns the model's weights by their Hugging Face names, adapters merged; all ranks call this together. A
+        rank without ``keep`` takes part in gathering shards and keeps none of them in memory."""
         found = self._own_weights(keep=keep)
         if not self.optim.lora.rank:
             return found
@@ -302,8 +303,8 @@ class DeepSpeedLearner:
         return whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
 
     def export(self, source: Path, folder: Path) -> None:
-        """``export`` by the first rank; all ranks call this together. Adapters are in the weights, and once more by
-        themselves in the folder ``adapter``."""
+        """Exports the model on the first rank; all ranks call this together. Merges adapters into the weights and also
+        writes them alone into the folder ``adapter``."""
         weights, lora = self._own_weights(keep=self.rank == 0), self.optim.lora
         if self.rank == 0:
             merged = Merged(weights, lora).on_host() if lora.rank else weights
@@ -313,10 +314,10 @@ class DeepSpeedLearner:
                     save_adapter(weights, self.family, lora, base_name(source), folder / ADAPTER)
 
     def snapshot(self, folder: Path) -> Callable[[], list[Path]]:
-        """Copies the state that a resumed run needs of this learner to host memory; all ranks call this together.
+        """Copies the state that a resumed run needs to host memory; all ranks call this together.
 
-        The returned function writes it into ``folder``, durably, from any thread. It returns the files of this rank,
-        and raises ``InputError`` if the disk is full, or does not take them for another reason.
+        Returns a function that writes it durably into ``folder``, from any thread, and returns this rank's files. That
+        function raises ``InputError`` if the disk is full or refuses them.
         """
         self._require_awake()
         with storing(folder):  # DeepSpeed makes its folder
@@ -362,8 +363,9 @@ class DeepSpeedLearner:
 
     @torch.no_grad()
     def _forwards(self, rows: Sequence[TrainRow], *, drawn: bool) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
-        """Forward passes of all rows: the rows of each as they were packed, and their trained tokens'
-        log-probabilities. With sharded weights ranks run as often as the one with the most to do."""
+        """Runs forward passes over all rows. Returns the rows of each pass, as packed, and the log-probabilities of
+        their trained tokens. With sharded weights every rank runs as many passes as the busiest, or gathers would
+        hang."""
         self._require_awake()
         chunks = batches(rows, self.backend.batch_tokens, self.family)
         idle = max(gather(len(chunks))) - len(chunks) if self.sharded else 0
@@ -397,16 +399,17 @@ class DeepSpeedLearner:
             per_token = per_token + config.kl_coef * kl
             sums.add(kl=(kl.detach() * real).sum())
         now = logp.detach()
+        # Without an anchor this is the batch's only update, so the learner at rollout is the present one.
         sums.add_gap(TokenGap(now, now if anchor is None else anchor, old, advantage, real, surrogate))
         sums.add(importance_capped=((surrogate.importance >= config.importance_cap) * real).sum())
+        # A weight holds the whole batch's divisor: micro-batches of all ranks just add up, however they were cut.
         value = (weight * per_token).sum()
         sums.add_loss(value)
         return value
 
     def _weights(self, rows: Sequence[TrainRow], plan: _StepPlan, loss: LossConfig) -> dict[str, float]:
         """Weights against the whole batch of all ranks."""
-        # The weights depend on numbers of trained tokens alone, so rows of other ranks are stood in for by their
-        # counts.
+        # Weights depend only on how many trained tokens each row has, so counts stand in for other ranks' rows.
         flat = [TrainRow("", (), (1,) * n, ()) for part in plan.counts for n in part]
         try:
             values = row_weights(flat, loss.aggregation, loss.norm_tokens)
@@ -499,6 +502,7 @@ def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if len(done) == 1:
         return dict(done[0])
     tokens = sum(metrics["tokens"] for metrics in done)
+    # A skipped step has none of the other steps' metrics.
     counted = [metrics for metrics in done if metrics["tokens"] > 0] or done
     out = {
         name: sum(m[name] * (m["tokens"] if tokens else 1.0) for m in counted) / (tokens or len(counted))

@@ -1,4 +1,4 @@
-"""Ranks: how they find each other, wait for each other and tell each other; one process alone needs no network.
+"""Finds the other ranks, waits for them and exchanges values with them; one process alone needs no network.
 
 Tensors travel in the default group (NCCL on GPUs) between ranks that are in step, under a fixed limit. Python values
 travel over gloo, where a rank may be waited for as long as its heart beats (``Heart``).
@@ -219,6 +219,7 @@ class Messages:
         first = store(host, 0, is_master=True, wait_for_workers=False) if rank == 0 else None
         if first is not None:
             port = [first.port]
+        # The port is the system's choice, so no two jobs of a machine can collide.
         dist.broadcast_object_list(port, 0, group=self._group)
         self.heart = Heart(first or store(host, port[0], is_master=False, wait_for_workers=False), rank, world)
         self.heart.start(PERIOD_S)
@@ -229,6 +230,7 @@ class Messages:
         self.heart.begun += 1
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world)]
+        # gloo gathers tensors of one shape: sizes first, then bytes padded to the longest.
         self._finish(dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group, async_op=True), what, limit_s)
         longest = max(int(size) for size in sizes)
         found = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]

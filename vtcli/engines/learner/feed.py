@@ -90,6 +90,7 @@ class Feed:
         row = torch.from_numpy(np.repeat(np.arange(len(filled)), filled))
         weight = np.asarray([weights.get(row.id, 0.0) for row in rows], np.float32)
         batch = partial(MicroBatch, packed, row, torch.from_numpy(np.repeat(weight, counts)))
+        # The first row decides: a micro-batch holds either demonstrations or rollouts.
         if rows[0].logprobs is None:
             return batch()
         anchor = None if rows[0].anchor is None else _masked(rows, "anchor")
@@ -109,6 +110,7 @@ class PreparedImages:
             return kept
         made = self._kept[ref.view] = self._family.prepare(self._view(ref))
         self._room -= made.nbytes
+        # The image just made stays, however large: the caller is about to use it.
         while self._room < 0 and len(self._kept) > 1:
             self._room += self._kept.popitem(last=False)[1].nbytes
         return made

@@ -71,6 +71,7 @@ class _Logprobs(torch.autograd.Function):
         hidden, weight, targets, banned = ctx.saved_tensors
         to_hidden, to_weight = ctx.needs_input_grad[:2]
         hidden_grad = torch.empty_like(hidden) if to_hidden else None
+        # fp32, because a sum over chunks in bf16 would lose its last bits.
         weight_grad = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
         for start in range(0, len(hidden), CHUNK_TOKENS):
             part = slice(start, start + CHUNK_TOKENS)
@@ -123,5 +124,6 @@ def use(head: Any) -> nn.Linear:
             return functional.linear(hidden, self.weight)
         return _Logprobs.apply(hidden, self.weight, targets, temperature, with_entropy, banned)
 
+    # Through the module's own forward, because ZeRO-3 gathers a weight in the hooks around it.
     head.forward = MethodType(forward, head)
     return head

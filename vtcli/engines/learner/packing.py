@@ -90,6 +90,7 @@ def segments(rows: Sequence[TrainRow], family: Family) -> list[list[Segment]]:
         if len(group.rows) > 1
         for row in group.rows
     ]
+    # By length of the prompt first: a block pads the prompts of its segments as well as the segments.
     return first + [block for like in _alike(rest, lambda s: s.start) for block in _alike(like, len)]
 
 
@@ -116,6 +117,7 @@ def same_prompts(rows: Sequence[TrainRow], family: Family) -> list[SamePrompt]:
 
 
 def _size(row: TrainRow) -> tuple[int, str]:
+    # The id breaks ties, so that equal rows are packed equally in a resumed run.
     return len(row.token_ids), row.id
 
 
@@ -126,6 +128,7 @@ def _opening(row: TrainRow, chat: Chat) -> tuple[tuple[int, ...], tuple[str, ...
     ids = tuple(row.token_ids[:length])
     left, views = ids.count(chat.image_pad), list[str]()
     for ref in row.images:
+        # This image's placeholders lie behind the prompt's end.
         if left < chat.image_tokens(ref):
             break
         left -= chat.image_tokens(ref)

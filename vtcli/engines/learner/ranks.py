@@ -54,6 +54,7 @@ class Circle:
             if problem is None
             else f"{'' if isinstance(problem, VtcliError) else type(problem).__name__ + ': '}{problem}"
         )
+        # A minute more than the work's own limit, so that its error arrives before the wait for it ends.
         what, limit_s = "what the ranks do with vLLM servers", self.limit_s + 60
         everyone = await asyncio.to_thread(self._messages.gather, (value, told), what, limit_s)
         if problem is not None:

@@ -36,7 +36,7 @@ _WRITERS = ("inline_container", "PytorchStreamWriter", "I/O error", "os error")
 
 @contextmanager
 def storing(folder: Path) -> Generator[None]:
-    """Turns whatever means that a file could not be written into an ``InputError`` that names the folder."""
+    """Raises every failure to write a file as an ``InputError`` that names the folder."""
     try:
         with disk.checked(folder):
             yield
@@ -88,7 +88,7 @@ EVERY_STEP = Interval(steps=1)
 
 
 class Snapshots(TorchCheckpointEngine):
-    """DeepSpeed's checkpoint engine in two parts: ``save`` copies to host memory, and ``taken`` returns what writes."""
+    """DeepSpeed's checkpoint engine in two parts: ``save`` copies to host memory, ``taken`` returns a writer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,6 +118,7 @@ def to_host(value: Any) -> Any:
     """A deep copy in host memory. Tensors that are views are copied as the values that they show."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
+    # Exact types: a subclass may have state beside its items, which ``deepcopy`` below keeps.
     if type(value) in (dict, OrderedDict):
         found = cast("dict[Any, Any]", value)
         return type(found)((key, to_host(item)) for key, item in found.items())
@@ -166,12 +167,12 @@ class Saver:
         return self._thread is not None and self._thread.is_alive()
 
     def save(self, steps: int, value: float | None = None, also: Callable[[Path], None] | None = None) -> None:
-        """Copies the state and starts writing it. Every rank writes what else belongs to it through ``also(folder)``.
+        """Copies the state and starts writing it. Every rank writes its further files through ``also(folder)``.
 
         Raises:
             InputError: this checkpoint's folder, or the one before, cannot be written.
         """
-        self.finish()
+        self.finish()  # host memory has room for one copy of the states
         rank, points = self._learner.rank, self.checkpoints
         sizes = _largest(gather(points.sizes(), "the logs of all ranks"))
         if rank == 0:
@@ -191,7 +192,7 @@ class Saver:
         self._start(work, points.draft / f"rank-{rank}")
 
     def check(self) -> None:
-        """Raises what the thread has met. Every step asks."""
+        """Raises the error that the writing thread met, if any. Every step calls this."""
         if self._error is not None:
             raise self._error
 
@@ -230,7 +231,7 @@ class Saver:
             self.finish()
 
     def _await_others(self, draft: Path) -> None:
-        """Waits as long as they live: a part of a checkpoint takes what the storage takes."""
+        """Waits for the other ranks as long as they live, because their storage may be slow."""
         for rank in range(1, self._learner.world):
             marker, alive = draft / f"rank-{rank}", rank_alive(rank, f"its part of {draft}")
             while not marker.exists():

@@ -40,7 +40,7 @@ def share_out(
     problem = None
     try:
         groups = [_groups(rows, rank, computed, max_tokens, family) for rows in minibatches]
-    except InputError as error:  # told to all ranks: none waits for another
+    except InputError as error:  # sent to all ranks, so that none waits for another
         problem = str(error)
     everyone = gather((groups, problem), "the lengths of the rows")
     if told := next((problem for _, problem in everyone if problem is not None), None):
@@ -48,7 +48,7 @@ def share_out(
     by_minibatch = zip(*(groups for groups, _ in everyone), strict=True)
     found = [shares([group for held in ranks for group in held], world) for ranks in by_minibatch]
     if all(group.rank == target for parts in found for target, part in enumerate(parts) for group in part):
-        return minibatches
+        return minibatches  # in their order, which decides the rounding of sums
     leaving = [[_of(rank, parts[target]) if target != rank else [] for parts in found] for target in range(world)]
     sent = [[[rows[i] for i in places] for rows, places in zip(minibatches, to, strict=True)] for to in leaving]
     came = exchange(sent, "the rows of a step")

@@ -30,6 +30,7 @@ def prepare(model: Any, family: Family, optim: Optim, backend: Backend) -> Any:
     if optim.lora.rank:
         _adapt(model, family, optim.lora)
     if backend.activation_checkpointing:
+        # Reentrant checkpoints want an input with a gradient, which frozen embeddings do not give.
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
 
@@ -46,6 +47,7 @@ def _adapt(model: Any, family: Family, lora: Lora) -> None:
             f"these adapters would train nothing. Set optim.lora.targets=[{','.join(fitting)}]."
         )
     here = _peft_config(family, lora)
+    # The same seed on every rank, and the caller's random state untouched: PEFT draws A from the global generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:

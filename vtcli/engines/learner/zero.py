@@ -41,6 +41,8 @@ def settings(optim: Optim, backend: Backend, elements: int) -> dict[str, Any]:
     if backend.zero_stage == 3:
         zero["stage3_param_persistence_threshold"] = PERSISTENT_ELEMENTS
     return {
+        # DeepSpeed counts no rows: a step's number of micro-batches varies, so ``DeepSpeedLearner.step`` sets its
+        # boundary.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": optim.grad_clip,
@@ -49,9 +51,10 @@ def settings(optim: Optim, backend: Backend, elements: int) -> dict[str, Any]:
         # A sum over dozens of micro-batches, and over ranks, loses its last bits in bfloat16: 8 of 24 bits are left.
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
+        # torch's AdamW, offloaded or not, because DeepSpeed's optimisers are compiled on the user's machine.
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
-        "steps_per_print": 10**9,
+        "steps_per_print": 10**9,  # never: a step's metrics have all of it
         "wall_clock_breakdown": False,
     }
 
@@ -88,8 +91,9 @@ def whole(model: nn.Module, *, keep: bool = True) -> dict[str, Tensor]:
     names = [(name, p) for name, p in model.named_parameters(remove_duplicate=False)]
     found: dict[int, Tensor] = {}
     for bucket in _buckets(list(model.parameters())):
-        with deepspeed.zero.GatheredParameters(bucket, modifier_rank=None):
+        with deepspeed.zero.GatheredParameters(bucket, modifier_rank=None):  # None: only read
             if keep:
+                # By identity, because a tied weight has two names and must stay one tensor.
                 found |= {id(p): p.detach().to("cpu", copy=True) for p in bucket}
     if not keep:
         return {}
@@ -131,6 +135,7 @@ class HostedStates:
         if "states" not in self.away:
             if self.reference is not None:
                 self.reference.to("cpu")
+            # "hp" are the fp32 master weights, "lp" what the forward pass reads.
             self.engine.offload_states(include=[State.hp_params, State.optim_states, State.lp_grads])
             self.away |= {"states"}
         if weights and "weights" not in self.away:
@@ -151,4 +156,5 @@ class HostedStates:
     def _move_frozen(self, device: Any) -> None:
         for parameter in self.engine.module.parameters():
             if not parameter.requires_grad:
+                # Only the data moves: DeepSpeed and the optimiser keep referring to the same parameter.
                 parameter.data = parameter.data.to(device)

@@ -92,6 +92,7 @@ def unpack(path: str, size: int, entries: Sequence[Sequence[Any]]) -> Iterator[t
     with Path(path).open("rb") as file:
         if (found := os.fstat(file.fileno()).st_size) != size:
             raise ValueError(f"the bucket {path} has {found} bytes, not {size}")
+        # Copy on write: torch wants writable memory, and the sender's bytes must not change.
         memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     for name, dtype, shape, at in entries:
         count = math.prod(shape)
@@ -103,6 +104,7 @@ def unpack(path: str, size: int, entries: Sequence[Sequence[Any]]) -> Iterator[t
 def _open(folder: Path | None) -> IO[bytes]:
     if folder is not None:
         return tempfile.NamedTemporaryFile(dir=folder, prefix="weights-", suffix=".bucket")
+    # Not a named file in /dev/shm: that would stay behind when this process is killed.
     return os.fdopen(os.memfd_create("vtcli-weights"), "w+b")
 
 

@@ -38,7 +38,7 @@ class _Row:
     banned: tuple[int, ...]
     said: Sequence[int]  # vLLM's own list of the sequence's tokens; vLLM appends to it
     reader: SpanReader | None
-    read: int = 0  # tokens said that the reader has had
+    read: int = 0  # tokens of ``said`` that ``reader`` has consumed
 
     @property
     def number(self) -> float:
@@ -79,6 +79,7 @@ class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
         self._sets: list[_Rows] | None = None  # None: the batch has changed
 
     def is_argmax_invariant(self) -> bool:
+        # The greedy choice must see our logits; True would let vLLM skip this processor for greedy requests.
         return False
 
     def update_state(self, batch_update: Any) -> None:
@@ -91,6 +92,7 @@ class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
         if self._sets is None:
             self._sets = self._of_batch(len(logits))
         for part in self._sets:
+            # (rows,): a row's own next uniform, whatever else is in the batch
             numbers = self._sent([row.number for row in part.rows], torch.float64)
             own = logits if part.places is None else logits[part.places]
             tokens, logprobs = draw(own, part.now(self.device), numbers, part.banned)

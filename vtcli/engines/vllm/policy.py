@@ -311,8 +311,9 @@ class VllmPolicy:
         self._asleep = frozenset()
 
     def _drain(self) -> None:
-        """Ends steps in flight. Scheduled ahead, the last one samples for requests that the one before it has ended;
-        it reads weights and writes keys. ``mode=abort`` of vLLM's sleep waits for it in servers only."""
+        """Runs steps in flight to their end. With asynchronous scheduling one more step is planned when the last
+        request ends, and it would read weights and write keys during the update. The public way, ``mode=abort`` of
+        vLLM's sleep, waits for that step in servers only."""
         if self.options.async_scheduling:
             while compat.planned_steps(self._engine):
                 self._engine.step()
@@ -343,6 +344,7 @@ class VllmPolicy:
 
     def _sampling(self, request: Request, look: str = "") -> Any:
         kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
+        # Token by token only if stop strings must be sought: otherwise one message at the end is enough.
         kind = kinds.DELTA if request.stop else kinds.FINAL_ONLY
         return self._vllm.SamplingParams(**sampling(request, self.family.chat, look), output_kind=kind)
 

@@ -71,6 +71,7 @@ class WorkLimit:
     def waited(self, name: str) -> float:
         """Seconds that count."""
         wait = self._waits[name]
+        # In the queue only a standstill counts, so the clock starts again whenever the queue moves.
         since = max(wait.since, self._moved) if wait.at_work is None else wait.at_work
         return self._clock() - since
 

@@ -49,7 +49,7 @@ class Renderer:
         return self._rendered(request, [self._picture(ref) for ref in request.images], salt)
 
     def drop(self, identities: Sequence[str]) -> None:
-        """Images that the engine has dropped, by vLLM's names for them, are processed again."""
+        """Forgets images that the engine has dropped, by vLLM's names for them, so that they are processed again."""
         with self._guard:
             self._known.clear()
             for identity in identities:
@@ -79,6 +79,7 @@ class Renderer:
         prompt: dict[str, Any] = {"prompt_token_ids": self._family.vllm.prompt(request.token_ids, request.images)}
         if request.images:
             prompt["multi_modal_data"] = {"image": list(pictures)}
+            # The view's digest names the image, so that vLLM hashes no pixels and equal views share their cache.
             prompt["multi_modal_uuids"] = {"image": [ref.view for ref in request.images]}
         if salt:
             prompt["cache_salt"] = salt

@@ -109,6 +109,7 @@ class Extension:
 
     def vtcli_abandon(self) -> None:
         """An update that was begun and not finished, if there is one: the next one may begin."""
+        # vLLM refuses to start an update while it believes that another is under way.
         self._weight_update_active = False
 
     def vtcli_watch_prompts(self, pixels_key: str) -> None:
@@ -150,6 +151,7 @@ def _note(looks: OrderedDict[str, dict[str, Any]], state: Any, positions: torch.
         looks[own["look"]] = _reading(state, positions, pixels_key)
     except Exception as error:  # the engine samples on, whatever we fail to tell of it
         looks[own["look"]] = {"error": f"{type(error).__name__}: {error}"}
+    # A reading that no client fetches must not pile up in a server that runs for days.
     while len(looks) > LOOKS:
         looks.popitem(last=False)
 
