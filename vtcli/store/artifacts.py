@@ -355,6 +355,7 @@ class ArtifactStore:
         def parent_tree(parent: Parent, child: Artifact, below: tuple[Path, ...]) -> Lineage:
             sibling = child.path.parent.parent / parent.ref.replace(":", "/")  # the store that the child lies in
             try:
+                # First where the child lies: an artifact that is read from another store has its parents there.
                 found = load(sibling) if sibling.is_dir() else self.resolve(parent.ref, verify=False)
                 if found.digest != parent.digest:
                     raise InputError(

@@ -96,6 +96,7 @@ class Checkpoints:
     def begin(self) -> None:
         """An empty ``draft`` to write into."""
         with disk.checked(self.folder):
+            # A killed process may have left half a draft.
             shutil.rmtree(self.draft, ignore_errors=True)
             self.draft.mkdir(parents=True)
 
@@ -113,6 +114,7 @@ class Checkpoints:
             for folder in {path.parent for path in files(self.draft)}:
                 disk.fsync_dir(folder)
             done = {"steps": steps, "logs": dict(sizes), "value": value}
+            # Last in the folder, because ``latest`` takes a folder with this file for whole.
             disk.write_atomic(self.draft / "done.json", json.dumps(done).encode())
             target = self.folder / f"step-{steps:06d}"
             shutil.rmtree(target, ignore_errors=True)  # of a run that went on from an earlier checkpoint

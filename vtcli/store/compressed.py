@@ -17,7 +17,7 @@ import pyarrow as pa
 from vtcli.errors import InputError
 
 ENDING = ".zst"
-LEVEL = 3
+LEVEL = 3  # zstd's default
 
 _MAGIC = 0x184D2A50  # of a skippable frame
 _HEADER = struct.Struct("<IIQQ")  # magic, length of what follows in it, bytes of the frame, bytes of its content

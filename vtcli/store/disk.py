@@ -27,6 +27,7 @@ _REMEDIES = {
     errno.EDQUOT: "Your disk quota is used up: free some space there, or {elsewhere}.",
     errno.EFBIG: "The file would exceed the file size limit (`ulimit -f`): raise it, or {elsewhere}.",
     errno.EACCES: "You have no permission: change the folder's rights, or {elsewhere}.",
+    # As of an immutable file (chattr +i).
     errno.EPERM: "You have no permission: change the folder's rights, or {elsewhere}.",
     errno.EROFS: "The file system is read-only: {elsewhere}.",
     errno.ENOENT: "It does not exist: check the path.",
@@ -59,6 +60,7 @@ def checked(path: Path | str, doing: str = "write", elsewhere: str = HOME) -> Ge
 
 def fsync_dir(path: Path) -> None:
     """Make the names in a folder durable."""
+    # A rename is durable only once its folder is: fsync of the file does not cover its name.
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -124,6 +126,7 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
                 f"The lock {path} ({what}) is held by process {_holder(path)}; waited {wait_s:g} s. "
                 f"Wait for that process to end, or stop it, and run the same command again."
             )
+        # Polled, because a blocking flock has no time limit.
         time.sleep(0.05)
     _held.add(handle)
     try:

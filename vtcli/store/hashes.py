@@ -89,6 +89,7 @@ def digests(files: Mapping[str, Path | FileGroup], memory: Path) -> dict[str, st
                 out[name] = MISSING
                 continue
             stat = path.stat()
+            # ctime as well: ``cp -p`` and ``touch -d`` set mtime back, but no program sets ctime.
             mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
             entry = known.get(key)
             if not (isinstance(entry, list) and entry[:3] == mark):

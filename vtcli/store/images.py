@@ -69,6 +69,7 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
     Raises ``InputError`` where the sides differ by more than a factor of 200, which that processor refuses as well.
     """
     require_aspect(height, width)
+    # Python's ``round`` is half to even, as the processor's: rounding half up would change some views by ``factor``.
     rows, columns = round(height / factor), round(width / factor)
     area = rows * columns * factor * factor
     if area > max_pixels:
@@ -251,6 +252,7 @@ class ImageStore:
         image = _open(data, where)
         self.outline_of(*_upright(image, data, where), where)  # refuses its shape
         height, width = image.height, image.width
+        # Such bytes do not show the pixels that ``decode`` gives, so they cannot be their own view.
         if image.mode != "RGB" or _may_be_turned(image, data) or b"tRNS" in data:
             return self.add(decode(data, where))
         view_height, view_width = self._sizing(height, width)
@@ -309,6 +311,7 @@ class ImageStore:
         sha = hashlib.sha256(data).hexdigest()
         path = self._place(sha)
         if not path.exists():
+            # No fsync for each image: the artifact's commit syncs all of them, and a torn file fails its sha256.
             disk.write_atomic(path, data, durable=False)
         return sha
 
@@ -332,6 +335,7 @@ class ImageStore:
             if sha not in self._cache:
                 self._cache[sha] = pixels
                 self._cached_bytes += pixels.nbytes
+            # One image always stays, even if it exceeds the limit alone: its caller is about to use it.
             while self._cached_bytes > self._cache_limit and len(self._cache) > 1:
                 self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
 

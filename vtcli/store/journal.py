@@ -24,6 +24,7 @@ class Journal:
 
     def add(self, row: Any) -> None:
         """Stores one row. Raises ``InputError`` for disk trouble."""
+        # By time, not by rows: rows come in bursts when many rollouts end together.
         due = time.monotonic() - self._synced >= SYNC_S
         records.append(self.path, [row], durable=due)
         if due:

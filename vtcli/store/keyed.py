@@ -47,6 +47,7 @@ class KeyedFile(Generic[T]):
     def put(self, key: str, line: Mapping[str, Any], *, durable: bool = False) -> None:
         """Keeps an answer. ``durable``: also when the power fails. Raises ``InputError`` for disk trouble."""
         found = {"key": key, **line}
+        # A newline in front as well: after a torn line this one still begins on its own.
         data = f"\n{json.dumps(found, ensure_ascii=False)}\n".encode("utf-8", "replace")
         with disk.checked(self.path), self.path.open("ab", buffering=0) as file:
             written = file.write(data)  # one write to an O_APPEND file: no other process's bytes get between
@@ -65,6 +66,7 @@ class KeyedFile(Generic[T]):
             with self.path.open("rb") as file:
                 file.seek(self._seen)
                 data = file.read()
+        # Another process may be in the middle of a line: its rest is read next time.
         whole = data.rfind(b"\n") + 1
         self._seen += whole
         for line in data[:whole].splitlines():

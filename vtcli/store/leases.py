@@ -41,6 +41,7 @@ class LeasedImages:
         """Adds a holder to each, or to none where a file is gone."""
         wanted = tuple(shas)
         with self._guard:
+            # All or none, so that a caller never holds half of an image and its view.
             if not all(self.store.path(sha).exists() for sha in wanted):
                 return False
             self._holders.update(wanted)

@@ -126,6 +126,7 @@ def load(path: Path) -> Artifact:
             f"The folder {path} has no manifest: it is no artifact. Remove it if it was one, or look elsewhere."
         )
     with disk.checked(file, "read the manifest"), opened_below(path, MANIFEST) as opened:
+        # One byte more than allowed shows that there is more, without reading a file of any size.
         data = opened.read(MAX_BYTES + 1)
     try:
         if len(data) > MAX_BYTES:
@@ -187,6 +188,7 @@ def opened_below(folder: Path, name: str, *, new: bool = False) -> Generator[Buf
             at = inner
         if not new and not stat.S_ISREG(os.stat(last, dir_fd=at, follow_symlinks=False).st_mode):
             raise OSError(errno.EINVAL, "It is a link or a special file")
+        # O_NONBLOCK: opening a pipe would wait for its writer.
         how = os.O_WRONLY | os.O_CREAT | os.O_EXCL if new else os.O_RDONLY | os.O_NONBLOCK
         handle = os.open(last, how | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=at)
     finally:
@@ -303,5 +305,6 @@ def seal(folder: Path) -> tuple[FileEntry, ...]:
 
 
 def _sha(value: Any) -> str:
+    # Sorted and without spaces: the digest must not depend on the order in which fields were set.
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -390,6 +390,7 @@ class ParquetTable:
         parts = self._file.schema  # of "images" without their bytes: the paths, which say how many there are
         paths = [parts.column(i).path for i in range(len(parts.names))]
         columns = [path for path in paths if not re.fullmatch(r"images\..*\.bytes", path)] if self._lazy else None
+        # A group at a time: a data set of images does not fit into memory.
         for offset, row in enumerate(self._file.read_row_group(group, columns=columns).to_pylist()):
             problem = row_problem(row, self._schema, not self._lazy)
             problem = problem or videos.problem(self.path.parent, row.get("videos"))
@@ -415,6 +416,7 @@ class ParquetTable:
         bad: list[str] = []
         seen: set[str] = set()
         for number, check in enumerate(checks):
+            # The second one is bad, not the first, so that a file appended to itself keeps its rows.
             problem = "its id occurs twice" if check.id in seen else check.problem
             if problem:
                 bad.append(f"row {number} (id {check.id!r}): {problem}")

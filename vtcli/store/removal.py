@@ -71,7 +71,9 @@ def _remove(store: ArtifactStore, artifact: Artifact) -> None:
     """First out of sight by one rename, so that a killed process leaves no half artifact."""
     folder = store.root / artifact.name
     with store.lock(artifact.name), disk.checked(artifact.path, "remove"):
+        # Before the rename: if the number were lost, a new artifact could take it and pass for the old one.
         disk.write_atomic(folder / NEWEST_REMOVED, f"{store.newest_version(artifact.name)}\n".encode())
+        # Named as a draft, so that a kill before ``rmtree`` leaves something that the next writer clears.
         gone = folder / f".draft-{secrets.token_hex(6)}"
         artifact.path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -28,6 +28,7 @@ def share(folder: Path, files: Sequence[FileEntry], others: Iterable[Artifact]) 
             continue
         temp = disk.temporary(path)
         try:
+            # A link to a damaged file would damage the new artifact as well.
             if folder not in source.parents and hash_file(source) != entry.sha256:
                 found[entry.sha256] = path
                 continue

@@ -16,8 +16,10 @@ RED = (255, 0, 0)
 
 def number(value: Json, name: str) -> float:
     """A finite number; bools and strings are none."""
+    # JSON's true is an int in Python, and would be read as 1.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ToolError(f"{name} must be a number")
+    # Python's JSON parser takes Infinity, NaN and integers that overflow ``float``.
     if abs(value) > 1e9 or not math.isfinite(value):
         raise ToolError(f"{name} is out of range")
     return float(value)
@@ -45,6 +47,7 @@ def numbers(value: Json, name: str, count: int) -> tuple[float, ...]:
 
 
 def choice(value: Json, name: str, choices: Sequence[str]) -> str:
+    # Any case, because models vary it, and the schema of marks itself has an upper-case X.
     if not isinstance(value, str) or value.casefold() not in choices:
         raise ToolError(f"{name} must be one of {', '.join(choices)}")
     return value.casefold()
@@ -92,6 +95,7 @@ def schema(name: str, description: str, properties: Mapping[str, Json], need: Se
     """An OpenAI function schema; every tool takes ``image_index``."""
     index = {
         "type": "integer",
+        # Without the default a model that never counts its images could not call any tool.
         "description": "Index of the image to act on: 0 is the first input image, later images follow in the order "
         "in which they were made. Default: the latest image.",
     }

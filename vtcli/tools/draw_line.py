@@ -69,6 +69,7 @@ class DrawLine:
         key = f"{self.axis}_position"
         limit = ref.view_height if self.axis == "y" else ref.view_width
         position = args.inside(args.number(args.required(arguments, key), key), limit, key)
+        # A horizontal line's thickness is a height, so it takes the vertical scale, and the reverse.
         ratio = args.scale(ref)[1 if self.axis == "y" else 0]
         thickness = max(1, round(args.extent(arguments, "thickness", self.thickness) * ratio))
         style = args.choice(arguments.get("style") or "solid", "style", STYLES)
@@ -83,6 +84,7 @@ def draw_row(canvas: Pixels, y: float, thickness: int, color: tuple[int, int, in
     """Paint in place ``thickness`` rows around the row that holds ``y``; the lowest row for ``y`` at the edge."""
     centre = min(int(y), canvas.shape[0] - 1)
     top = centre - (thickness - 1) // 2
+    # Dash and period in units of the thickness, so that a style looks the same at every scale.
     on, period = {"solid": (1, 1), "dashed": (4, 6), "dotted": (1, 3)}[style]
     columns = np.zeros(canvas.shape[1], dtype=np.bool_)
     for start in range(0, len(columns), period * thickness):

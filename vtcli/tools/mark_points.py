@@ -53,11 +53,13 @@ class MarkPoints:
             args.inside(x, ref.view_width, "x of point_2d")
             args.inside(y, ref.view_height, "y of point_2d")
         sx, sy = args.scale(ref)
+        # The geometric mean of both scales, because a mark keeps its shape where the view is stretched.
         half = max(1, round(args.extent(arguments, "size", self.size) * (sx * sy) ** 0.5))
         mark = stamp(half, args.choice(arguments.get("shape") or "x", "shape", SHAPES))
         color = args.color(arguments)
         out = pixels.copy()
         for x, y in points:
+            # A point on the right or lower edge belongs to the last pixel.
             paint(out, min(int(x * sx), ref.width - 1), min(int(y * sy), ref.height - 1), mark, color)
         return ToolOutput(out, {"op": "points", "points": [list(point) for point in points]})
 
@@ -77,6 +79,7 @@ def read_points(value: Json, max_points: int) -> list[tuple[float, float]]:
 def stamp(half: int, shape: str) -> npt.NDArray[np.bool_]:
     """The mark as a mask of (2 half + 1, 2 half + 1) pixels."""
     dy, dx = np.mgrid[-half : half + 1, -half : half + 1]
+    # A fixed stroke would fill small marks and vanish in large ones.
     stroke = max(1, half // 3)
     if shape == "x":
         return np.abs(np.abs(dx) - np.abs(dy)) < stroke

@@ -40,4 +40,4 @@ class Rotate:
         if angle not in (90, 180, 270):
             raise ToolError("angle must be 90, 180 or 270 (degrees clockwise)")
         turned = np.rot90(pixels, k=-angle // 90)  # numpy counts counter-clockwise
-        return ToolOutput(np.ascontiguousarray(turned), {"op": "rotate", "angle": angle})
+        return ToolOutput(np.ascontiguousarray(turned), {"op": "rotate", "angle": angle})  # ``rot90`` is a view

@@ -51,6 +51,7 @@ class ZoomIn:
         width, height = cut[2] - cut[0], cut[3] - cut[1]
         if max(width, height) > self.max_aspect * min(width, height):
             raise ToolError(f"bbox_2d is too narrow: {width}x{height} pixels, at most {self.max_aspect:g}:1")
+        # Said to the policy, because the crop that it sees is not the one that it asked for.
         note = "" if box == given else "The box was cut at the image's edge."
         out = np.ascontiguousarray(pixels[cut[1] : cut[3], cut[0] : cut[2]])
         return ToolOutput(out, {"op": "zoom", "box": list(box), "box_full": list(cut)}, note)
@@ -75,4 +76,5 @@ def to_full(box: tuple[float, float, float, float], ref: ImageRef) -> tuple[int,
     sx, sy = args.scale(ref)
     x1, y1 = math.floor(box[0] * sx + 1e-6), math.floor(box[1] * sy + 1e-6)
     x2, y2 = math.ceil(box[2] * sx - 1e-6), math.ceil(box[3] * sy - 1e-6)
+    # At least one pixel: a view larger than its original has boxes that are thinner than that.
     return x1, y1, min(max(x2, x1 + 1), ref.width), min(max(y2, y1 + 1), ref.height)
