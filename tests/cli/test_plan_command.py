@@ -159,7 +159,7 @@ def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
         (["cluster=0x8xH200"], "expected NODESxGPUSxKIND"),
         (["cluster=4x8xH300"], "no numbers for 'H300'"),
         (["cluster=1x1xCPU"], "CPU after `vtcli plan --measure`"),
-        (["cluster=1x8xH200", "model=gpt-2"], "neither a folder, an artifact, nor a model whose sizes are known"),
+        (["cluster=1x8xH200", "model=gpt-2"], "neither a folder, an artifact, nor a model of known sizes"),
         (["cluster=1x8xH200", "plan.lengths.turnz=3"], "Did you mean 'plan.lengths.turns'?"),
         (["cluster=1x8xH200", "plan.lengths.image=[0,5]"], "must be at least 1"),
         (["cluster=1x8xH200", "rl.backend.zero_stage=4"], "rl.backend.zero_stage"),
@@ -183,7 +183,7 @@ def test_a_mistake_is_one_clear_error(argv: list[str], words: str, tmp_path: Pat
 
 
 def test_a_recipe_without_rl_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="says nothing about rl"):
+    with pytest.raises(ConfigError, match="has no rl"):
         cost.run(["cluster=1x8xH200", f"home={tmp_path}"])
 
 

@@ -95,7 +95,7 @@ def test_a_released_model_has_the_parameters_that_the_hub_shows(name: str, tmp_p
 
 def test_a_family_from_outside_is_asked_or_told_what_to_add(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "my_type"}))
-    told = r"families\.my_type: Qwen25VL does not say the sizes of .*class method planned"
+    told = r"families\.my_type: Qwen25VL cannot return the sizes of .*class method planned"
     with pytest.raises(ConfigError, match=told):
         folder_sizes(tmp_path, {"my_type": "vtcli.families.qwen_vl.family.Qwen25VL"})
     found = folder_sizes(tmp_path, {"my_type": "own_sizes.OwnSizes"})

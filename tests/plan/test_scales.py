@@ -112,7 +112,7 @@ def test_codevision_fits_with_qwen3_vl(model: str, scale: str) -> None:
 
 
 def test_recipes_of_the_tiny_world_have_no_rl_at_other_scales() -> None:
-    with pytest.raises(ConfigError, match="says nothing about rl"):
+    with pytest.raises(ConfigError, match="has no rl"):
         plans("tiny_base", "gpu")
 
 

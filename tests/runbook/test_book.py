@@ -132,7 +132,7 @@ def test_a_folder_inside_an_artifact_is_read_and_names_may_be_fixed() -> None:
     assert found["report-phase1"].argv({"policy": "policy:v4"})[-1] == "eval.model=policy:v4/phases/tools"
     assert found["base"].command({})[:2] == ["artifacts", "add"]
     assert steps(book.load("quickstart"), "home=x")["base"].arguments[1:] == ("--home", "x")
-    with pytest.raises(ConfigError, match=r"name: data would be made twice"):
+    with pytest.raises(ConfigError, match=r"name: two commands with different words would make data"):
         steps(book.load("quickstart"), "seed=0,1")
 
 
@@ -181,7 +181,7 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
         ("map_toolsrl", "rl.steps_per_phase=5", r"axes\.arm .* has rl\.steps_per_phase=25"),
         ("map_toolsrl", "+rl.phases.0.steps=5", r"axes\.arm .* has rl\.steps_per_phase=25"),
         ("map_rewards", "env.syntax=null", r"axes\.arm .* has env=native"),
-        ("map_codev", "name=x", r"name=x: the runbook map_codev gives this to each command itself"),
+        ("map_codev", "name=x", r"name=x: the runbook map_codev sets this for each command"),
         ("map_codev", "rl.model=x:v1", r"rl\.model=x:v1: the runbook map_codev gives this"),
         ("map_codev", "eval.shard=1/4", r"eval\.shard=1/4: the runbook map_codev gives this"),
         ("map_codev", "report:eval.label=x", r"eval\.label=x: the runbook map_codev gives this"),
@@ -191,11 +191,11 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
         ("map_codev", "framed=nan", r"framed=nan"),
         ("quickstart", "data=my:v1", r"data=my:v1: the axis size changes how data is made"),
         ("map_codev", "seed=²", r"seed=²: expected numbers, such as seed=0,1,2"),
-        ("map_codev", "seed=0,00", r"seed=0,00: 0 is there twice"),
+        ("map_codev", "seed=0,00", r"seed=0,00: 0 appears twice"),
         (
             "claim_codev",
             "filter.rollouts.group_size=2",
-            r"filter\.rollouts\.group_size=2: none of the commands takes it",
+            r"filter\.rollouts\.group_size=2: no command takes it",
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_slip_about_files_and_inputs_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no YAML"):
         book.load("own", tmp_path)
     (tmp_path / "runbook" / "own.yaml").write_text("upon: own\ntitle: t")
-    with pytest.raises(ConfigError, match=r"upon: own is a circle"):
+    with pytest.raises(ConfigError, match=r"upon: own forms a circle"):
         book.load("own", tmp_path)
     with pytest.raises(ConfigError, match=r"steps\.policy: rl\.data=dta names no step; expected .*data"):
         steps(made(steps={"policy": {"words": ["rl.data=dta"]}}))

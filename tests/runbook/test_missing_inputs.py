@@ -283,7 +283,7 @@ def test_a_step_that_fails_ends_the_command_with_its_exit_code(
         stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "shipped=false"])
     assert end.value.code == 7
     assert [argv[0] for argv in children.ran] == ["synth", "synth", "sft"]
-    assert "step 3 of 3 has failed with exit code 7" in capsys.readouterr().err
+    assert "step 3 of 3 failed with exit code 7" in capsys.readouterr().err
 
 
 def test_a_mistake_ends_the_command_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

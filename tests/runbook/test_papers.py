@@ -156,7 +156,7 @@ def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
         ({"judge": "http://host/v1"}, r"needs JUDGE_MODEL=NAME"),
         ({"judge_model": "Qwen"}, r"JUDGE_MODEL=Qwen needs JUDGE=URL"),
         ({"benchmarks": Path("/nope")}, r"BENCHMARKS=/nope: there is no such folder"),
-        ({"overrides": ("model=x",)}, r"model=x: the runbook gives this to each command itself"),
+        ({"overrides": ("model=x",)}, r"model=x: the runbook sets this for each command"),
         ({"overrides": ("rl.data=x:v1",)}, r"rl.data=x:v1: .* \(MODEL=, DATA= and DEMOS= name inputs\)"),
         ({"overrides": ("eval.shard=1/4",)}, r"eval.shard=1/4: the runbook gives this"),
         ({"alone": {"eval": ("seed=3",)}}, r"seed=3: the runbook gives this"),
@@ -207,7 +207,7 @@ def test_a_dry_run_refuses_what_a_step_would(words: list[str], said: str) -> Non
         checking.require_right(steps(Reproduction("toolsrl", "tiny", name="a/b")))
 
 
-@each_case(("seeds", "said"), [("0 x", "expected numbers"), ("²", "expected numbers"), ("0 00", "0 is there twice")])
+@each_case(("seeds", "said"), [("0 x", "expected numbers"), ("²", "expected numbers"), ("0 00", "0 appears twice")])
 def test_seeds_are_numbers_and_each_is_another(seeds: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"seed={seeds}: .*{said}"):
         read(["recipe=codev", f"seed={seeds}"], None)
@@ -318,7 +318,7 @@ def test_a_command_that_fails_ends_the_run_with_its_code(capfd: pytest.CaptureFi
     assert ended.value.code == 2
     said = capfd.readouterr().err
     assert "step 1 of 2: vtcli synth +recipe=toolsrl" in said and "there is no key 'sed'" in said
-    assert "step 1 of 2 has failed with exit code 2. What is finished stays" in said and "step 2 of 2" not in said
+    assert "step 1 of 2 failed with exit code 2. Finished steps stay" in said and "step 2 of 2" not in said
 
 
 def test_a_command_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
@@ -401,5 +401,5 @@ def test_a_command_line_names_what_a_reproduction_starts_from() -> None:
     assert all(("engine=vllm_server" in step.arguments) == (step.verb == "eval") for step in found.values())
     with pytest.raises(ConfigError, match=r"judge=openai: the runbook gives this"):
         read(["judge=openai"], None)
-    with pytest.raises(ConfigError, match=r"train: there is no such step; expected "):
+    with pytest.raises(ConfigError, match=r"train: no such step; expected "):
         told(read(["recipe=codev", "train:engine=hf"], None))

@@ -66,5 +66,5 @@ def test_one_command_from_an_empty_folder(
     assert "no row's id in demos:v1 ends with -dance" in told
     assert "base:v1 is not taken: sft.first.epochs is 0 there" in told
     assert told.splitlines()[-1] == (
-        "vtcli: step 1 of 1 has failed with exit code 2. What is finished stays: the same command goes on there."
+        "vtcli: step 1 of 1 failed with exit code 2. Finished steps stay: the same command continues there."
     )

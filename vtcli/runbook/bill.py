@@ -1,7 +1,7 @@
-"""The size and cost of each step, before anything is spent: rows, rollouts, GPU-hours and disk.
+"""The size and cost of each step before it runs: rows, rollouts, GPU-hours and disk.
 
-Rows of imported data are those of their files, questions of a benchmark those of the local copy where its configuration
-has no number. What nothing here knows is ``unknown`` in its line and in the sum.
+Imported data have the rows of their files; a benchmark without a number in its configuration has those of its local
+copy. A figure that cannot be computed is ``unknown`` in its line and in the sum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Figures:
-    """The size of a step. None: the step has no such figure."""
+    """The size of a step. None: the step has no such figure. NaN: its figure is not known."""
 
     rows: float | None = None
     rollouts: float | None = None
@@ -53,7 +53,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Bill:
-    """The figures of each step, and their sum. A figure that is unknown in one step makes the sum a least."""
+    """The figures of each step, and their sum. A figure that is unknown in one step makes the sum a lower bound."""
 
     lines: tuple[tuple[Step, Figures], ...]
 
@@ -73,7 +73,7 @@ class Bill:
 
 @dataclass
 class _Books:
-    """Facts collected while a bill is made: rows of datasets by the artifact's name, figures of equal steps."""
+    """Facts that a bill collects: rows of datasets by the artifact's name, figures of equal steps."""
 
     store: ArtifactStore
     plan: Plan | None
@@ -84,13 +84,14 @@ class _Books:
 
 
 def bill(steps: Sequence[Step], home: Path, plan: Plan | None = None) -> Bill:
-    """The figures of each step. With a plan of rl there are GPU-hours: a rollout, and a row of sft, is taken to cost
-    what it costs there."""
+    """Returns the figures of each step. A plan of rl adds GPU-hours, under the assumption that a rollout, and a row of
+    sft, costs as much as in that plan."""
     books, lines = _Books(ArtifactStore(home), plan), list[tuple[Step, Figures]]()
     for step in steps:
         if step.verb not in STAGES:
             lines.append((step, Figures()))
             continue
+        # Words that change no figure: a claim over seeds and arms has hundreds of steps, and composing one takes 0.1 s.
         own = ("name=", "seed=", "eval.label=", "eval.baseline=")
         key = (step.verb, *(word for word in step.arguments if not word.startswith(own)), *_data(step, books))
         if key not in books.known:
@@ -101,13 +102,13 @@ def bill(steps: Sequence[Step], home: Path, plan: Plan | None = None) -> Bill:
 
 
 def _data(step: Step, books: _Books) -> list[str]:
-    """A text that is equal for steps that read equal rows."""
+    """Returns a text that is equal for steps that read equal rows."""
     names = [name for key, name in step.reads.items() if key.endswith(".data")]
     return [f"{sorted(books.rows.get(name, {}).items())}" for name in names]
 
 
 def _figures(step: Step, job: compose.Job, books: _Books) -> tuple[Figures, Mapping[str, float]]:
-    """The figures of a step, and the rows by form and split of the dataset that it makes."""
+    """Returns the figures of a step, and the rows by form and split of the dataset that it makes."""
     values, plan = job.values, books.plan
     if step.verb == "synth":
         rows = _made_rows(job)
@@ -121,7 +122,7 @@ def _figures(step: Step, job: compose.Job, books: _Books) -> tuple[Figures, Mapp
         section = values["sft"]
         count = min(math.fsum(rows.values()), section["rows"] or math.inf) if rows else section["rows"] or UNKNOWN
         hours = None
-        if plan is not None:  # a row costs what learning from a trajectory does
+        if plan is not None:  # a row costs as much as learning from a trajectory
             row_s = plan.time.learner / (plan.work.learnt * plan.work.group_size)
             hours = section["epochs"] * count * row_s * plan.cluster.gpus / 3600
         return Figures(rows=count, gpu_hours=hours, disk_gib=_disk(plan)), {}
@@ -139,7 +140,7 @@ def _figures(step: Step, job: compose.Job, books: _Books) -> tuple[Figures, Mapp
 
 
 def _made_rows(job: compose.Job) -> dict[str, float]:
-    """Rows of a dataset or of demonstrations that are to be made."""
+    """Returns the rows of a dataset or of demonstrations that a step will make."""
     config: Any = compose.build(stage_parts("synth")[0], job)
     if config.demos is not None:
         counts = [count for kinds in config.demos.rows.values() for count in (kinds or {}).values()]
@@ -148,7 +149,7 @@ def _made_rows(job: compose.Job) -> dict[str, float]:
         return {"demos": UNKNOWN if config.distil.rows is None else float(config.distil.rows)}
     try:
         tasks = counted(config.data)[0].tasks.values()
-    except (ConfigError, InputError, OSError):  # the check of the data has the reason
+    except (ConfigError, InputError, OSError):  # the check of the data reports the reason
         return {f"{form}-{split}": UNKNOWN for form in config.forms for split in ("train", "validation", "test")}
     return {
         f"{form}-{split}": float(sum(getattr(task, split) or 0 for task in tasks if form in task.forms))
@@ -158,13 +159,13 @@ def _made_rows(job: compose.Job) -> dict[str, float]:
 
 
 def _read_rows(step: Step, books: _Books) -> Mapping[str, float]:
-    """Rows of the dataset that a step reads: of another step, or of an artifact that is there."""
+    """Returns the rows of the dataset that a step reads: another step's, or an existing artifact's."""
     for key, name in step.reads.items():
         if key.endswith(".data"):
             return books.rows.get(name, {})
     named = [word.partition("=")[2] for word in step.arguments if word.startswith(f"{step.verb}.data=")]
     for ref in named:
-        with suppress(InputError):  # the check of the data has the reason
+        with suppress(InputError):  # the check of the data reports the reason
             summary = books.store.resolve(ref, verify=False).manifest.summary.get("rows")
             if isinstance(summary, Mapping):
                 return {part: math.fsum(counts.values()) for part, counts in summary.items()}
@@ -177,7 +178,7 @@ def _in_forms(rows: Mapping[str, float], split: str, forms: Sequence[str]) -> fl
 
 
 def _asked(values: Mapping[str, Any], rows: Mapping[str, float]) -> float:
-    """Rollouts of an evaluation: of benchmarks, or of held-out rows."""
+    """Returns the rollouts of an evaluation of benchmarks or of held-out rows."""
     section, total = values["eval"], 0.0
     each, most = int(section["group_size"]), section["max_samples"] or math.inf
     if not values.get("benchmark"):
@@ -194,7 +195,7 @@ def _asked(values: Mapping[str, Any], rows: Mapping[str, float]) -> float:
 
 
 def _copied(values: Mapping[str, Any], name: str, benchmark: Benchmark) -> float:
-    """Rows of the local copy of a benchmark."""
+    """Returns the rows of a benchmark's local copy."""
     folder = values["eval"]["benchmarks_in"]
     with suppress(InputError):
         if folder:
@@ -203,8 +204,8 @@ def _copied(values: Mapping[str, Any], name: str, benchmark: Benchmark) -> float
 
 
 def tries(job: compose.Job) -> int:
-    """Rollouts of each row, at most, that the rules of ``vtcli filter`` ask for, with tools and without; 0 where none
-    asks."""
+    """Returns the most rollouts of each row that the rules of ``vtcli filter`` need, with tools and without; 0 if no
+    rule needs any."""
     config: Any = compose.build(stage_parts("filter")[0], job)
     return int(config.rollouts.group_size) * sum(bool(needs(config.rules, fact)) for fact in ROLLED)
 
@@ -221,12 +222,12 @@ def _disk(plan: Plan | None) -> float | None:
 
 
 OF_JOBS = "1x8xH100"
-"""Cluster of a bill where none is named and no GPU is here."""
+"""Cluster of a bill if the user names none and this machine has no GPU."""
 
 
 def planned(steps: Sequence[Step], cluster: str | None, host_gib: float | None = None) -> Plan | None:
-    """The plan of the first rl on a cluster, by default this machine's GPUs, else eight H100. None without rl, and at
-    scale tiny without a cluster."""
+    """Returns the plan of the first rl on a cluster, by default on this machine's GPUs, else on eight H100. Returns
+    None without rl, and at scale tiny without a cluster."""
     step = next((step for step in steps if step.verb == "rl"), None)
     if step is None or (cluster is None and "scale=tiny" in step.arguments):
         return None
@@ -239,7 +240,7 @@ def planned(steps: Sequence[Step], cluster: str | None, host_gib: float | None =
 
 
 def lines(found: Bill) -> Iterator[str]:
-    """A line for each step, its command with its figures, and their sum."""
+    """Yields a line for each step, its command with its figures, and then their sum."""
     for step, figures in found.lines:
         yield step.line({}) + (f"    # {figures}" if str(figures) else "")
     yield f"in all: {found.total}"

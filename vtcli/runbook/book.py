@@ -1,8 +1,8 @@
 """Runbooks: sequences of commands in ``conf/runbook``, and their expansion over axes into steps.
 
-A word such as ``rl.data=data`` whose value is the name of another step reads what that step makes. An axis has values
-with words for some steps. These steps are repeated for each value, and so are the steps that read them: cells share
-what no axis changes. Every step makes one artifact, named after the runbook, the step and the values of its axes.
+A word such as ``rl.data=data``, whose value is the name of another step, reads the artifact of that step. An axis has
+values with words for some steps. These steps, and the steps that read them, are repeated for each value; cells share
+the others. Every step makes one artifact, named after the runbook, the step and the values of its axes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ AxisValue = int | float | str
 
 SEED, ARM, ALL = "seed", "arm", "all"
 ADD = "artifacts add"
-"""A verb beside the stages: it copies an artifact into the home, and takes a folder and no overrides."""
+"""A verb besides the stages: copies an artifact into the home. It takes a folder and no overrides."""
 
 INPUTS = ("data", "model", "baseline", "trajectories")
-"""Last parts of the keys of a stage's section that name what its command reads."""
+"""Last parts of the keys of a stage's section that name its inputs."""
 
 SAID = (
     "name",
@@ -47,7 +47,7 @@ SAID = (
     "synth.preview",
     "eval.shard",
 )
-"""Keys that a runbook gives to each of its commands."""
+"""Keys that a runbook sets for each of its commands, so that a user's word may not."""
 
 ASKED = ("filter", "rl", "eval")
 """Stages that ask a judge."""
@@ -62,16 +62,16 @@ KNOWN_BY: Mapping[str, tuple[str, ...]] = {
     "probe": ("eval",),
     **dict.fromkeys(("judge", "judging", "signals", "engine"), ASKED),
 }
-"""Stages whose commands take a word of a section; those of other sections go to every command."""
+"""Stages that take words of a section; words of other sections go to every command."""
 
 
 VERBS = (*(stage for stage in STAGES if stage != "serve"), ADD)
-"""Verbs of steps; a server makes no artifact and does not end."""
+"""Verbs of steps. A server is none, because it makes no artifact and does not end."""
 
 
 @dataclass(frozen=True)
 class StepEntry:
-    """A step as a file has it."""
+    """A step as a file writes it."""
 
     verb: str
     words: tuple[str, ...] = ()
@@ -85,9 +85,9 @@ class StepEntry:
 
 @dataclass(frozen=True)
 class Axis:
-    """A condition. ``words`` are overrides by step, where ``{}`` is the value; ``cases`` are those of one value.
+    """A condition. ``words`` are overrides by step, in which ``{}`` is the value; ``cases`` are overrides of one value.
 
-    ``steps`` are repeated for each value. None: the steps with words and their readers; of seeds all.
+    ``steps`` are repeated for each value. None: the steps with words and their readers; for seeds all steps.
     """
 
     values: tuple[AxisValue, ...]
@@ -96,15 +96,15 @@ class Axis:
     cases: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict[str, Mapping[str, tuple[str, ...]]])
     steps: tuple[str, ...] | None = None
     paper: AxisValue | None = None  # the value nearest to the paper's setting, marked in the figure
-    choice: bool = False  # values are sizes or the like to choose one of: no part of names, tables and figures
+    choice: bool = False  # of its values, such as sizes, a run takes one: not part of names, tables and figures
 
     def __post_init__(self) -> None:
         if self.choice and len(self.values) > 1:
             raise ConfigError(f"values: {self.values}: a choice has one value")
         if not self.values:
-            raise ConfigError("values: none is there; expected one at least")
+            raise ConfigError("values: empty; expected at least one")
         if twice := sorted({str(value) for value in self.values if self.values.count(value) > 1}):
-            raise ConfigError(f"values: {', '.join(twice)} is there twice. Name each value once")
+            raise ConfigError(f"values: {', '.join(twice)} appears twice. Name each value once")
         names = [value for value in self.values if isinstance(value, str)]
         if 0 < len(names) < len(self.values):
             raise ConfigError(
@@ -114,33 +114,33 @@ class Axis:
 
     @property
     def touched(self) -> set[str]:
-        """The steps that the condition has words for."""
+        """The steps for which the condition has words."""
         return {*self.words, *(step for words in self.cases.values() for step in words)}
 
     def overrides(self, step: str, value: AxisValue) -> Iterator[str]:
-        """The overrides of a step at a value."""
+        """Yields the overrides of a step at a value; those of the value's own case come last, and so count."""
         yield from (word.replace("{}", str(value)) for word in self.words.get(step, ()))
         yield from self.cases.get(str(value), {}).get(step, ())
 
 
 @dataclass(frozen=True)
 class Runbook:
-    """A sequence of commands. A step that is text is an artifact or a folder that is there and is not made."""
+    """A sequence of commands. A step that is text names an existing artifact or folder, which is not made."""
 
     title: str
     recipe: str
     steps: Mapping[str, StepEntry | str]
     teach: str | None = None  # recipe of demonstrations: {teach}
-    prefix: str = "{name}"  # how the artifacts' names begin
+    prefix: str = "{name}"  # the beginning of the artifacts' names
     axes: Mapping[str, Axis] = field(default_factory=dict[str, Axis])
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # by step, verb, or all
     measures: tuple[str, ...] = ()  # of the reports: FORM.TASK.MEASURE, and causal.TASK.CONDITION of their probe
     by: str | None = None  # a property of questions as the figure's axis: difficulty, task, orientation
-    reproduces: bool = False  # a paper: ``papers`` reads its command line
+    reproduces: bool = False  # reproduces a paper: ``papers`` reads its command line
 
     def __post_init__(self) -> None:
         if not self.made:
-            raise ConfigError("steps: none is there; expected one at least")
+            raise ConfigError("steps: empty; expected at least one")
         if len(self.conditions) > (1 if self.by else 2):
             raise ConfigError(f"axes: {', '.join(self.conditions)} are too many; a figure shows two, and by is a third")
         if self.by not in (None, "difficulty", "task", "orientation"):
@@ -153,13 +153,15 @@ class Runbook:
                 raise ConfigError(
                     f"axes.{name}.cases: {', '.join(sorted(unknown))} is no value; expected of {axis.values}"
                 )
-            marks_name = isinstance(axis.paper, str) or isinstance(axis.values[0], str)  # a number may lie between two
+            # A number may lie between two values and still has a place on the axis of a figure; a name has not.
+            marks_name = isinstance(axis.paper, str) or isinstance(axis.values[0], str)
             if axis.paper is not None and marks_name and axis.paper not in axis.values:
                 raise ConfigError(f"axes.{name}.paper: {axis.paper} is no value; expected of {axis.values}")
         for place, steps in places.items():
             if unknown := steps - self.made.keys():
                 raise ConfigError(f"{place}: {', '.join(sorted(unknown))} is no step; expected {', '.join(self.made)}")
         try:
+            # A step that names itself reads its own report of another arm (report|before), which is no circle.
             TopologicalSorter({name: self.reads(name) - {name} for name in self.made}).prepare()
         except CycleError as error:
             circle = " → ".join(reversed(error.args[1]))
@@ -192,7 +194,7 @@ class Runbook:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """Axes of which a command line chooses one value, such as the size of a quickstart."""
+        """Axes from which a command line chooses one value, such as the size of a quickstart."""
         return tuple(name for name, axis in self.axes.items() if axis.choice)
 
     @property
@@ -202,7 +204,7 @@ class Runbook:
 
     @property
     def arms(self) -> tuple[AxisValue, ...]:
-        """The ways to train that are compared. The claim is about the first."""
+        """The compared ways to train. The claim is about the first."""
         return self.axes[ARM].values if ARM in self.axes else ()
 
     @property
@@ -211,7 +213,7 @@ class Runbook:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The steps that no other reads. The others are made because these read them, directly or not."""
+        """The steps that no other step reads. All others are made because these read them, directly or not."""
         read = {other for step in self.made for other in self.reads(step) if other != step}
         return tuple(step for step in self.made if step not in read)
 
@@ -224,7 +226,7 @@ class Runbook:
         return {step for word in words if _is_input(word) for step in _named(word) if step in self.steps}
 
     def varied_by(self, name: str) -> tuple[str, ...]:
-        """The axes that a step is repeated over."""
+        """Returns the axes over which a step is repeated."""
         return tuple(axis for axis in self.axes if self._varies(axis, name))
 
     def _varies(self, axis: str, name: str) -> bool:
@@ -233,6 +235,7 @@ class Runbook:
             return name in steps
         if axis == SEED or name in self.axes[axis].touched:
             return True
+        # A reader of a step that varies varies with it, or two cells would share one artifact.
         return any(self._varies(axis, step) for step in self.reads(name) if step in self.made and step != name)
 
 
@@ -242,7 +245,7 @@ def _is_input(word: str) -> bool:
 
 
 def _named(word: str) -> list[str]:
-    """Names in the value of an input: ``policy`` of ``policy/phases/tools``, both of ``report|before``.
+    """Returns the names in the value of an input: ``policy`` of ``policy/phases/tools``, both of ``report|before``.
 
     >>> _named("eval.baseline=report|before"), _named("eval.model=policy/phases/tools")
     (['report', 'before'], ['policy'])
@@ -252,7 +255,7 @@ def _named(word: str) -> list[str]:
 
 @dataclass(frozen=True)
 class ReportPlace:
-    """The places of a report. ``arm`` is the arm that it evaluates, else the step's name."""
+    """The places of a report. ``arm`` is the arm that it evaluates, or the step's name."""
 
     cells: tuple[tuple[AxisValue, ...], ...]
     arm: str
@@ -261,22 +264,23 @@ class ReportPlace:
 
 @dataclass(frozen=True)
 class Expansion:
-    """The steps of a runbook in order, and the place of every report by its artifact's name."""
+    """The steps of a runbook in order, and the place of each report by its artifact's name."""
 
     steps: list[Step] = field(default_factory=list[Step])
     places: dict[str, ReportPlace] = field(default_factory=dict[str, ReportPlace])
 
 
 def names(own: Path | None = None) -> list[str]:
-    """The runbooks of ``conf/runbook`` and of a user's own folder; parts that others build upon begin with ``_``."""
+    """Returns the runbooks of ``conf/runbook`` and of a user's folder, without those for others to build upon
+    (``_``)."""
     return [name for name in compose.options("runbook", own) if not name.startswith("_")]
 
 
 def load(name: str, own: Path | None = None) -> Runbook:
-    """Reads a runbook with the files that it builds upon (``upon``).
+    """Reads a runbook and the files that it builds upon (``upon``).
 
     Raises:
-        ConfigError: there is no such runbook, or a value in it is wrong.
+        ConfigError: no runbook has that name, or a value in it is wrong.
     """
     if name not in (known := names(own)):
         raise ConfigError(f"runbook '{name}': expected one of {', '.join(known)}")
@@ -285,6 +289,7 @@ def load(name: str, own: Path | None = None) -> Runbook:
         entries: Any = values.get(part) or {}
         if not isinstance(entries, dict) or not all(isinstance(key, str) for key in cast("dict[Any, Any]", entries)):
             raise ConfigError(f"runbook '{name}': {part}: expected a section with names as keys, got {entries!r}")
+    # null removes a step of the file that this one builds upon.
     values["steps"] = {step: each for step, each in (values.get("steps") or {}).items() if each is not None}
     values["axes"] = {SEED: {"values": [0]}, **(values.get("axes") or {})}
     return convert(values, Runbook, f"runbook.{name}")
@@ -294,7 +299,7 @@ def _read(name: str, own: Path | None, above: tuple[str, ...]) -> dict[str, Any]
     found = own if own and (own / "runbook" / f"{name}.yaml").is_file() else compose.folder()
     path = found / "runbook" / f"{name}.yaml"
     if name in above or not path.is_file():
-        raise ConfigError(f"runbook '{above[-1]}': upon: {name} {'is a circle' if name in above else 'is not there'}")
+        raise ConfigError(f"runbook '{above[-1]}': upon: {name} {'forms a circle' if name in above else 'not found'}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
@@ -307,7 +312,7 @@ def _read(name: str, own: Path | None, above: tuple[str, ...]) -> dict[str, Any]
 
 
 def listed(values: Any, words: bool = False) -> Any:
-    """Writes words that a file has as keys and values as a list of overrides.
+    """Converts words that a file writes as keys and values into a list of overrides.
 
     >>> listed({"words": {"eval": {"engine": "vllm_server", "eval.max_samples": 9}}})
     {'words': {'eval': ['engine=vllm_server', 'eval.max_samples=9']}}
@@ -323,8 +328,8 @@ def listed(values: Any, words: bool = False) -> Any:
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any], words: bool = False) -> dict[str, Any]:
-    """Lays ``own`` over ``base``, key by key. Words are added to those of the base, because the last one counts. A step
-    of another verb replaces that of the base.
+    """Lays ``own`` over ``base``, key by key. Words are appended to those of the base, because the last one counts. A
+    step with another verb replaces the base's.
 
     >>> merged({"words": {"eval": ["a=1"]}, "measures": ["x"]}, {"words": {"eval": ["b=2"]}, "measures": ["y"]})
     {'words': {'eval': ['a=1', 'b=2']}, 'measures': ['y']}
@@ -347,19 +352,19 @@ def merged(base: Mapping[str, Any], own: Mapping[str, Any], words: bool = False)
 
 @dataclass(frozen=True)
 class RunbookWords:
-    """Words of a command line beside the runbook's name, for every step that knows them and for single steps."""
+    """Words of a command line besides the runbook's name, for every step that knows them and for single steps."""
 
     words: tuple[str, ...] = ()
     alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # by step or verb
-    results: tuple[str, ...] = ()  # of the runbook as its file has it; empty: as it is
+    results: tuple[str, ...] = ()  # of the unchanged runbook; empty: of the runbook itself
 
 
 def choose(name: str, book: Runbook, argv: Sequence[str]) -> tuple[Runbook, RunbookWords]:
-    """Applies a command line: ``AXIS=VALUES`` and ``STEP=ARTIFACT`` change the runbook; ``STEP:key=value`` and
+    """Applies a command line. ``AXIS=VALUES`` and ``STEP=ARTIFACT`` change the runbook. ``STEP:key=value`` and
     ``VERB:key=value`` go to single steps, other words to every step that knows their section.
 
     Raises:
-        ConfigError: a value that an axis cannot have, or a word that the runbook gives itself or that would undo an
+        ConfigError: a value that an axis cannot have, or a word that the runbook sets itself or that would undo an
             axis.
     """
     words, alone, results = list[str](), dict[str, tuple[str, ...]](), book.results
@@ -371,6 +376,7 @@ def choose(name: str, book: Runbook, argv: Sequence[str]) -> tuple[Runbook, Runb
             book = _with_values(book, key, value)
         elif key == "recipe" and value:
             book = replace(book, recipe=value)
+        # ``data=X`` may mean the step ``data`` or a file of conf/data: an artifact or a folder decides.
         elif key in book.steps and (not (compose.folder() / key).is_dir() or _is_there(value)):
             if axes := [each for each, axis in book.axes.items() if key in axis.touched | set(axis.steps or ())]:
                 raise ConfigError(
@@ -388,21 +394,21 @@ def choose(name: str, book: Runbook, argv: Sequence[str]) -> tuple[Runbook, Runb
     for word in (*words, *itertools.chain(*alone.values())):
         if given_by_runbook(word):
             raise ConfigError(
-                f"{word}: the runbook {name} gives this to each command itself; leave it out (STEP=ARTIFACT names what "
-                "is there in place of a step)"
+                f"{word}: the runbook {name} sets this for each command; leave it out (STEP=ARTIFACT puts an existing "
+                "artifact in place of a step)"
             )
         _refuse_undoing(name, book, word)
     return book, RunbookWords(tuple(words), alone, results)
 
 
 def given_by_runbook(word: str) -> bool:
-    """True for a word that a runbook gives to each of its commands."""
+    """Returns True for a word that a runbook sets for each of its commands."""
     key = word.lstrip("+~").partition("=")[0]
     return key in SAID or key == "recipe" or _is_input(word)
 
 
 def taken_by(verb: str, word: str) -> bool:
-    """True where the commands of a verb take a word of this section."""
+    """Returns True if the commands of a verb take a word of this section."""
     return verb in KNOWN_BY.get(word.lstrip("+~").partition("=")[0].partition(".")[0], (verb,))
 
 
@@ -426,18 +432,18 @@ def _with_values(book: Runbook, name: str, value: str) -> Runbook:
 
 
 def seeds(value: str) -> list[str]:
-    """The seeds of a word. Raises ``ConfigError`` for other texts and for a seed that is given twice."""
+    """Returns the seeds of a word. Raises ``ConfigError`` for other texts and for a repeated seed."""
     texts = value.replace(",", " ").split()
     if not texts or not all(re.fullmatch("[0-9]+", text) for text in texts):
         raise ConfigError(f"seed={value}: expected numbers, such as seed=0,1,2")
     numbers = [int(text) for text in texts]
     if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
-        raise ConfigError(f"seed={value}: {', '.join(map(str, twice))} is there twice. Name each seed once")
+        raise ConfigError(f"seed={value}: {', '.join(map(str, twice))} appears twice. Name each seed once")
     return texts
 
 
 def _number(text: str) -> int | float:
-    """Raises ``ValueError`` for a text that is no finite number."""
+    """Raises ``ValueError`` for a text that is not a finite number."""
     found = int(text) if re.fullmatch(r"-?\d+", text) else float(text)
     if not math.isfinite(found):
         raise ValueError(text)
@@ -445,17 +451,18 @@ def _number(text: str) -> int | float:
 
 
 def _is_there(value: str) -> bool:
-    """True for ``NAME:vN``, ``NAME@latest`` and a folder."""
+    """Returns True for ``NAME:vN``, ``NAME@latest`` and a folder."""
     return bool(re.search(r":v\d+|@latest", value)) or Path(value).is_dir()
 
 
 def _refuse_undoing(name: str, book: Runbook, word: str) -> None:
-    """Raises ``ConfigError`` for a word that would come after a word by which cells or arms differ."""
+    """Raises ``ConfigError`` for a word that would override a word by which cells or arms differ."""
     for axis, each in book.axes.items():
         if axis in book.chosen:
             continue
         steps = (*each.words.values(), *(words for case in each.cases.values() for words in case.values()))
         for own in itertools.chain(*steps):
+            # Either way round: rl.optim={…} replaces rl.optim.lr, and rl.optim.lr changes rl.optim.
             if any(_within(a, b) or _within(b, a) for a in _keys(word) for b in _keys(own)):
                 raise ConfigError(
                     f"{word}: axes.{axis} of the runbook {name} has {own}, and a word for every command would undo it. "
@@ -464,7 +471,7 @@ def _refuse_undoing(name: str, book: Runbook, word: str) -> None:
 
 
 def _keys(override: str) -> set[str]:
-    """The key of an override, and the key that a phase's steps are taken from."""
+    """Returns the key of an override, and the key from which a phase takes its steps."""
     key = override.lstrip("+~").partition("=")[0]
     return {key, re.sub(r"rl\.phases\.\d+\.steps", "rl.steps_per_phase", key)}
 
@@ -474,7 +481,7 @@ def _within(key: str, other: str) -> bool:
 
 
 def expand(name: str, book: Runbook, request: RunbookWords | None = None, flags: tuple[str, ...] = ()) -> Expansion:
-    """All steps, cell by cell, so that each cell is whole before the next begins; each after the steps that it reads.
+    """Returns all steps, cell by cell, so that each cell is complete before the next begins; inputs come first.
 
     Raises:
         ConfigError: two steps would make one artifact, an input names no step, or no step takes a word.
@@ -487,13 +494,11 @@ def expand(name: str, book: Runbook, request: RunbookWords | None = None, flags:
             work.add(step, dict(zip(axes, values, strict=True)))
     verbs = {step.verb for step in work.found.steps}
     if idle := [who for who, words in work.request.alone.items() if words and who not in (*book.made, *verbs)]:
-        raise ConfigError(
-            f"{', '.join(idle)}: there is no such step; expected {', '.join((*book.made, *sorted(verbs)))}"
-        )
+        raise ConfigError(f"{', '.join(idle)}: no such step; expected {', '.join((*book.made, *sorted(verbs)))}")
     used = {word for step in work.found.steps for word in step.arguments}
     if unknown := [word for word in work.request.words if word not in used]:
         stages = ", ".join(sorted({step.verb for step in work.found.steps}))
-        raise ConfigError(f"{' '.join(unknown)}: none of the commands takes it; they are of the stages {stages}")
+        raise ConfigError(f"{' '.join(unknown)}: no command takes it; this runbook runs the stages {stages}")
     return work.found
 
 
@@ -506,10 +511,11 @@ class _Work:
     found: Expansion
 
     def add(self, step: str, place: Mapping[str, AxisValue]) -> str:
-        """Adds the command of a step at a place, after the steps that it reads, unless it is there. Returns the name of
-        what it makes."""
+        """Adds the command of a step at a place, after the steps that it reads, unless it is there already. Returns the
+        name of its artifact."""
         entry, axes = self.book.made[step], self.book.varied_by(step)
         cell = tuple(place[axis] for axis in self.book.conditions)
+        # Axes that do not vary the step take their first value, so that all cells name the same artifact.
         place = {axis: value if axis in axes else self.book.axes[axis].values[0] for axis, value in place.items()}
         makes = self._filled(entry.name or self._name(step, axes, place), place)
         recipe, words, reads = entry.recipe or "{recipe}", list[str](), dict[str, str]()
@@ -543,12 +549,13 @@ class _Work:
 
     def _keep(self, name: str, step: Step) -> None:
         earlier = next((each for each in self.found.steps if each.makes == step.makes), None)
+        # Cells share this step.
         if earlier is None:
             self.found.steps.append(step)
         elif earlier != step:
             raise ConfigError(
-                f"steps.{name}.name: {step.makes} would be made twice, by other words. Put {{seed}} and the axes into "
-                "it, or give one value of each"
+                f"steps.{name}.name: two commands with different words would make {step.makes}. Put {{seed}} and the "
+                "axes into it, or give one value of each"
             )
 
     def _name(self, step: str, axes: Sequence[str], place: Mapping[str, AxisValue]) -> str:
@@ -557,10 +564,11 @@ class _Work:
         return "-".join([self.book.prefix, f"{step}{arm}", *cell, *(["s{seed}"] if SEED in axes else [])])
 
     def _words(self, step: str, entry: StepEntry, axes: Sequence[str], place: Mapping[str, AxisValue]) -> list[str]:
-        """The words that the runbook has for a step at a place; of several of one key the last counts."""
+        """Returns the runbook's words for a step at a place; the last word of a key counts."""
         if entry.verb == ADD:
             return [self._filled(word, place) for word in entry.words]
         words = [*entry.words, *(word for key in (ALL, entry.verb, step) for word in self.book.words.get(key, ()))]
+        # Arms last: their words decide over those of a condition.
         for axis in sorted(axes, key=lambda name: name == ARM):
             words += self.book.axes[axis].overrides(step, place[axis])
         return [self._filled(word, place) for word in words]
@@ -573,8 +581,8 @@ class _Work:
         return word
 
     def _read(self, step: str, word: str, place: Mapping[str, AxisValue]) -> tuple[str, bool]:
-        """The artifact of an input, and whether another step makes it. Of ``report|before`` the first arm reads
-        ``before``, and the others read the first arm's ``report``."""
+        """Returns an input's artifact, and whether another step makes it. Of ``report|before`` the first arm reads
+        ``before``, and the others read the first arm's ``report``, with which they are compared."""
         value = word.partition("=")[2]
         if "|" in value:
             other, own = value.split("|", 1)
@@ -593,14 +601,14 @@ class _Work:
         return value, False
 
     def _given(self, step: str, entry: StepEntry, recipe: str) -> Iterator[str]:
-        """The words of the command line that a step takes."""
+        """Yields the words of the command line that a step takes."""
         yield from (word for word in self.request.words if self._takes(step, entry.verb, recipe, word))
         yield from self.request.alone.get(entry.verb, ())
         yield from self.request.alone.get(step, ())
         yield from self.flags
 
     def _takes(self, step: str, verb: str, recipe: str, word: str) -> bool:
-        """True where a step takes a word for all: a variant is known to the runbook's own recipe alone."""
+        """Returns True if a step takes a word for all. Only the runbook's own recipe knows a variant."""
         key = word.lstrip("+~").partition("=")[0]
         if key == "variant":
             return recipe == self.book.recipe

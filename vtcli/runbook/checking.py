@@ -1,5 +1,5 @@
-"""Checks of steps before the first one runs: their keys and values, the measures that their reports will have, and
-imported rows. Do these say what the reward needs? rl would ask hours later."""
+"""Checks of steps before the first one runs: keys and values, measures of the reports, and whether imported rows have
+the facts that the reward needs, because rl would refuse them hours later."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from vtcli.schema import Json
 from vtcli.signals import code
 
 OWN = ("name=", "seed=", "eval.label=")
-"""Words by which commands differ that are checked once."""
+"""Words in which commands may differ and are still checked only once."""
 
 
 def require_right(steps: Sequence[Step]) -> None:
-    """Composes commands and checks their values, until each word of each stage was in one.
+    """Composes commands and checks their values, until each word of each stage has been in one.
 
     Raises:
-        ConfigError: a key or a value is wrong; with the command.
+        ConfigError: a key or a value is wrong; the message has the command.
     """
     seen = set[tuple[str, str]]()
     for step in (each for each in steps if each.verb in STAGES):
@@ -34,6 +34,7 @@ def require_right(steps: Sequence[Step]) -> None:
         }
         try:
             RunSettings.of({"name": step.makes, "seed": seed.removeprefix("seed=")}, step.verb)
+            # Words and not commands: a runbook over seeds and arms repeats the same words in hundreds of commands.
             if words <= seen:
                 continue
             seen |= words
@@ -45,8 +46,8 @@ def require_right(steps: Sequence[Step]) -> None:
 
 
 def require_judges(steps: Sequence[Step]) -> None:
-    """Raises ``ConfigError`` for an rl whose reward needs a judge of its rows and names none: it would fail after its
-    data were made and filtered."""
+    """Raises ``ConfigError`` for an rl that names no judge although its reward needs one for its rows, because it would
+    fail only after its data were made and filtered."""
     made = {step.makes: step for step in steps}
     for step in distinct(each for each in steps if each.verb == "rl"):
         source = made.get(step.reads.get("rl.data", ""))
@@ -92,7 +93,7 @@ def require_measured(book: Runbook, found: Expansion) -> None:
 
 
 def distinct(steps: Iterable[Step]) -> list[Step]:
-    """Steps that differ in more than their name, seed and label."""
+    """Returns steps that differ in more than their name, seed and label."""
     return list({tuple(w for w in each.arguments if not w.startswith(OWN)): each for each in steps}.values())
 
 
@@ -101,8 +102,8 @@ def _job(step: Step) -> compose.Job:
 
 
 def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
-    """A sentence about the first thing that lacks, by the first good training row of a task; None where all is there.
-    ``rl``: the values of its command. ``held_out``: evaluations ask the test rows."""
+    """Returns a sentence about the first missing fact, by the first good training row of each task, or None. ``rl`` has
+    the values of its command. ``held_out``: evaluations ask the test rows."""
     tasks = {name: task for name, task in data.tasks.items() if "answer" in task.forms}
     if held_out and all(task.test == 0 for task in tasks.values()):
         return "no task has test rows, and evaluations ask them without BENCHMARKS=: give test, or mapping.take"
@@ -111,14 +112,12 @@ def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
             continue
         for phase in rl["rl"]["phases"]:
             if phase["form"] == "answer" and (column := _unsaid(truth, phase["reward"], rl["signals"])):
-                return (
-                    f"rl needs to know of each row {column} (docs/data.md, columns), and those of {name} do not say it"
-                )
+                return f"rl needs to know of each row {column} (docs/data.md, columns), which those of {name} lack"
     return None
 
 
 def judge_lack(data: Data, rl: Mapping[str, Any]) -> str | None:
-    """A sentence about rows whose evidence the oracle cannot know, where the reward needs it; None where none is."""
+    """Returns a sentence about rows for which the oracle cannot judge the evidence that the reward needs, or None."""
     judge: Any = rl.get("judge")
     node = judge.get("_target_") if isinstance(judge, Mapping) else judge
     rewards = [str(phase["reward"]["_target_"]).rpartition(".")[2] for phase in rl["rl"]["phases"]]
@@ -136,19 +135,19 @@ def judge_lack(data: Data, rl: Mapping[str, Any]) -> str | None:
 
 
 def first_truth(task: Task) -> Mapping[str, Json] | None:
-    """The truth of the first row that can be used; None where no row among the first ten can."""
+    """Returns the truth of the first usable row, or None if none of the first ten is usable."""
     return next(iter(first_truths(task)), None)
 
 
 def first_truths(task: Task) -> Iterator[Mapping[str, Json]]:
-    """The truths of those of the first ten training rows that can be used."""
+    """Yields the truths of the usable rows among the first ten for training."""
     for item in range(10 if task.train is None else min(10, task.train)):
         with suppress(InputError):
             yield task.generate(seed=0, item=item, split="train", form="answer").truth
 
 
 def _unsaid(truth: Mapping[str, Json], reward: Mapping[str, Any], signals: Mapping[str, Any]) -> str | None:
-    """The fact that a reward needs and a row's truth does not say, with the columns that say it."""
+    """Returns the fact that a reward needs and a row's truth lacks, with the columns that supply it, or None."""
     name = str(reward["_target_"]).rpartition(".")[2]
     if name == "strategic" and code.required(truth) is None:
         return "which operations it needs: required ([] for none), boxes or mapping.applied"

@@ -1,7 +1,7 @@
-"""The table and figure of a runbook, from the reports that are there: intervals over seeds, and over questions.
+"""The table and figure of a runbook, from existing reports, with intervals over seeds and over questions.
 
 A claim about training is about runs, and a run is a seed: arms are paired by seed, and the interval of their mean
-difference is over seeds. The second line of each arm has the interval over questions, those of all seeds together.
+difference is over seeds. The second line of each arm has the interval over the questions of all seeds together.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEED = 0
-"""Of the intervals' bootstrap."""
+"""Seed of the intervals' bootstrap."""
 
 ENOUGH = 3
-"""Seeds from which on the figure has intervals over seeds: of two the interval is wider than any figure."""
+"""Number of seeds from which the figure has intervals over seeds; of two the interval is wider than any figure."""
 
 NOTE = (
     "Lines with a number of seeds: means over seeds with the 95 % interval of Student's t, differences paired by seed. "
@@ -44,7 +44,7 @@ IF_RIGHT = (
 """Each column is over the right answers of one arm."""
 
 COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9", "black")
-"""Of arms: matplotlib's without its grey, which is that of models before training."""
+"""Colours of arms: matplotlib's without its grey, which marks models before training."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class ArmOutcome:
         return tuple(self.rows)
 
     def estimate(self, measure: str, seeds: Sequence[int] | None = None) -> Estimate | None:
-        """The mean of ``FORM.TASK.MEASURE`` with its 95 % interval over the questions of these seeds; None where
-        nothing was measured. Of ``causal.TASK.CONDITION`` it is the share of the accuracy that rests on the picture."""
+        """Returns the mean of ``FORM.TASK.MEASURE`` with its 95 % interval over the questions of these seeds, or None
+        without a measurement. ``causal.TASK.CONDITION`` is the share of the accuracy that rests on the picture."""
         form, task, name = measure.split(".")
         chosen = self.seeds if seeds is None else seeds
         if form == "causal":
@@ -72,23 +72,24 @@ class ArmOutcome:
         return pick(summarise(_pooled(self.rows, chosen), SEED), form, name, task)
 
     def by_seed(self, measure: str) -> dict[int, float]:
-        """The mean of each seed in which the measure was made."""
+        """Returns the mean of each seed that has the measure."""
         found = {seed: self.estimate(measure, (seed,)) for seed in self.seeds}
         return {seed: each.value for seed, each in found.items() if each is not None}
 
     def over_seeds(self, measure: str) -> Estimate | None:
-        """The mean over seeds with its interval; None where nothing was measured."""
+        """Returns the mean over seeds with its interval, or None without a measurement."""
         values = list(self.by_seed(measure).values())
         return over_seeds(values) if values else None
 
 
 def _pooled(rows: Mapping[int, Sequence[Row]], seeds: Sequence[int]) -> list[Row]:
-    """The rows of several seeds: the questions of a seed are its own."""
+    """Returns the rows of several seeds. The seed becomes part of the id, because each seed's rollouts are separate."""
     return [replace(row, sample=f"{seed}/{row.sample}") for seed in seeds for row in rows.get(seed, ())]
 
 
 def difference(first: ArmOutcome, other: ArmOutcome, measure: str) -> Comparison | None:
-    """``first`` minus ``other`` in a measure, paired by question; None for a share that rests on the picture."""
+    """Returns ``first`` minus ``other`` in a measure, paired by question; None for a share that rests on the
+    picture."""
     form, task, name = measure.split(".")
     if form == "causal":
         return None
@@ -97,18 +98,18 @@ def difference(first: ArmOutcome, other: ArmOutcome, measure: str) -> Comparison
 
 
 def difference_over_seeds(first: ArmOutcome, other: ArmOutcome, measure: str) -> Estimate | None:
-    """``first`` minus ``other``, paired by seed; None without a seed that both have."""
+    """Returns ``first`` minus ``other``, paired by seed, or None without a common seed."""
     one, two = first.by_seed(measure), other.by_seed(measure)
     shared = [seed for seed in one if seed in two]
     return over_seeds([one[seed] - two[seed] for seed in shared]) if shared else None
 
 
 def outcomes(book: Runbook, found: Expansion, home: Path, made: Mapping[str, str] | None = None) -> list[ArmOutcome]:
-    """The outcomes in the order of the axes' values; reports that are not there are left out. ``made`` has reports by
-    name, else the newest are meant.
+    """Returns the outcomes in the order of the axes' values, without missing reports. ``made`` has reports by name;
+    others are the newest.
 
     Raises:
-        InputError: none is there.
+        InputError: no report exists.
     """
     store = ArtifactStore(home)
     rows = dict[tuple[tuple[AxisValue, ...], str], dict[int, list[Row]]]()
@@ -144,19 +145,19 @@ def _frozen(values: Mapping[int, Sequence[Any]]) -> dict[int, tuple[Any, ...]]:
 
 
 def lines(book: Runbook, found: Expansion) -> list[str]:
-    """The reports of a cell in order: the arms after the others."""
+    """Returns the reports of a cell in order: the arms after the others."""
     arms = [str(arm) for arm in book.arms]
     return [*dict.fromkeys(place.arm for place in found.places.values() if place.arm not in arms), *arms]
 
 
 def main_line(book: Runbook, found: Expansion) -> str:
-    """The line that the others are compared with: the first arm, else the last report."""
+    """Returns the line that the others are compared with: the first arm, or else the last report."""
     return str(book.arms[0]) if book.arms else lines(book, found)[-1]
 
 
 def markdown(book: Runbook, found: Sequence[ArmOutcome], first: str) -> str:
-    """Two lines for each arm in each cell, over seeds and over questions; the difference of the line ``first`` to the
-    others in columns of their own, with the seeds that it rests on where the two have others."""
+    """Returns a table with two lines for each arm in each cell, over seeds and over questions. Separate columns have
+    the difference of the line ``first`` to the others, with the common seeds if the two have different ones."""
     names = [*book.conditions, *([book.by] if book.by else [])]
     titles = [_title(measure) for measure in book.measures]
     head = [*names, "arm", "over", *titles, *(f"{first} − this, {title}" for title in titles)]
@@ -202,10 +203,10 @@ def draw(book: Runbook, found: Sequence[ArmOutcome], path: Path) -> None:
 
 
 def plot(book: Runbook, found: Sequence[ArmOutcome]) -> Figure:
-    """A line of panels for each measure, a panel for each value of the second axis, a line for each arm. Intervals are
-    over seeds, with fewer than three seeds over questions.
+    """Draws a row of panels for each measure, a panel for each value of the second axis, and a line for each arm. With
+    fewer than three seeds, intervals are over questions instead of seeds.
 
-    Without any condition the arms stand along x.
+    Without a condition the arms stand along x.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -254,7 +255,7 @@ def _label(book: Runbook, name: str) -> str:
 
 
 def _order(book: Runbook, place: tuple[AxisValue, ...]) -> tuple[AxisValue, ...]:
-    """A key that sorts places: numbers and properties of questions by value, names as the map lists them."""
+    """Returns a key that sorts places: numbers and properties of questions by value, names in the runbook's order."""
     axes = list(book.conditions.values())
     return tuple(
         axes[n].values.index(value) if isinstance(value, str) and n < len(axes) else value
@@ -263,7 +264,7 @@ def _order(book: Runbook, place: tuple[AxisValue, ...]) -> tuple[AxisValue, ...]
 
 
 def condition_values(book: Runbook, name: str, found: Sequence[ArmOutcome], at: Mapping[str, int]) -> list[AxisValue]:
-    """The values of a condition, in order."""
+    """Returns the values of a condition, in order."""
     n = at[name]
     return list(
         dict.fromkeys(one.place[n] for one in sorted(found, key=lambda one: _order(book, one.place)[n : n + 1]))
@@ -273,7 +274,7 @@ def condition_values(book: Runbook, name: str, found: Sequence[ArmOutcome], at: 
 def _panel(
     ax: Any, book: Runbook, found: Sequence[ArmOutcome], measure: str, values: Sequence[AxisValue], along: int
 ) -> None:
-    """Means with their intervals; arms a little apart, so that none hides another."""
+    """Draws means with their intervals, arms slightly apart, so that none hides another."""
     numbers = all(isinstance(value, int | float) for value in values)
     spots = [float(value) for value in values] if numbers else [float(n) for n in range(len(values))]
     width = (max(spots) - min(spots) or 1.0) * 0.012
@@ -294,12 +295,12 @@ def _panel(
 
 
 def _before(number: int) -> dict[str, Any]:
-    """The style of a model that no arm trained."""
+    """Returns the style of a model that no arm trained."""
     return {"color": "0.6", "linestyle": ("--", ":", "-.")[number % 3]}
 
 
 def _arms(ax: Any, found: Sequence[ArmOutcome], measure: str) -> None:
-    """Means with their intervals, an arm beside the other; a dashed line where they began."""
+    """Draws means with their intervals, arms side by side, and a dashed line at their common start."""
     names = list(dict.fromkeys(one.arm for one in found))
     marks = [(names.index(one.arm), e) for one in found if (e := _drawn(one, measure)) is not None]
     _bars(ax, [float(spot) for spot, _ in marks], [e for _, e in marks], linestyle="", elinewidth=1.2)
@@ -311,7 +312,7 @@ def _arms(ax: Any, found: Sequence[ArmOutcome], measure: str) -> None:
 
 def _bars(ax: Any, x: Sequence[float], means: Sequence[Estimate], **style: Any) -> None:
     y = [e.value for e in means]
-    low = [0.0 if e.low is None else max(0.0, e.value - e.low) for e in means]  # a bootstrap's may leave out its mean
+    low = [0.0 if e.low is None else max(0.0, e.value - e.low) for e in means]  # a bootstrap interval may miss its mean
     high = [0.0 if e.high is None else max(0.0, e.high - e.value) for e in means]
     ax.errorbar(x, y, yerr=[low, high], marker="o", markersize=3, capsize=2, **style)
     ax.tick_params(labelsize=8)
@@ -319,7 +320,7 @@ def _bars(ax: Any, x: Sequence[float], means: Sequence[Estimate], **style: Any) 
 
 
 def _mark(ax: Any, book: Runbook, panel: AxisValue | None) -> None:
-    """A dotted line at the paper's setting, in the panel that has it."""
+    """Draws a dotted line at the paper's setting, in the panel that has it."""
     if book.by or not book.conditions:
         return
     along, *across = book.conditions.values()

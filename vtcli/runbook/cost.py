@@ -1,4 +1,4 @@
-"""vtcli plan: from a command line of ``vtcli rl`` to what the run would need. Loads no model and writes nothing."""
+"""vtcli plan: from a command line of ``vtcli rl`` to the needs of its run. Loads no model and writes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEASURED = "plan.json"
 
 @dataclass(frozen=True)
 class Calibration:
-    """Output of ``vtcli plan --measure``: constants, and a device that the table does not know (a CPU)."""
+    """Output of ``vtcli plan --measure``: constants, and a device that the table lacks (a CPU)."""
 
     kind: str
     where: str
@@ -45,11 +45,12 @@ class Calibration:
 
 
 def run(argv: Sequence[str], constants: Path | None = None) -> Plan:
-    """The plan of ``vtcli rl`` with these arguments, on ``cluster=`` or this machine; ``scale`` is paper unless given.
+    """Returns the plan of ``vtcli rl`` with these arguments, on ``cluster=`` or this machine, by default at scale
+    paper.
 
     Raises:
-        ConfigError: keys, a cluster, a model or a layout that cannot be.
-        InputError: a model folder or a file of constants that cannot be read.
+        ConfigError: an invalid key, cluster, model or layout.
+        InputError: an unreadable model folder or file of constants.
     """
     own = [f"plan.{a}" if a.startswith("cluster=") else a for a in argv]
     if not any(a.lstrip("+").startswith("scale=") for a in own):
@@ -59,7 +60,7 @@ def run(argv: Sequence[str], constants: Path | None = None) -> Plan:
 
 
 def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> Plan:
-    """The plan of a composed configuration, with the constants of the file ``measured`` where it is there."""
+    """Returns the plan of a composed configuration, with the constants of the file ``measured`` if it exists."""
     section, here = values["plan"], this_machine()
     found = read_measured(measured) if given or measured.is_file() else None
     if section["cluster"] != compose.MISSING:
@@ -68,8 +69,8 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
         cluster = here
     else:
         raise ConfigError(
-            "vtcli plan needs a cluster: cluster=NODESxGPUSxKIND, say cluster=4x8xH200, or cluster=1x1x20GB for a card "
-            "of 20 GB that it does not know. Without one it takes this machine's GPUs, and there are none."
+            "vtcli plan needs a cluster, because there is no GPU here: cluster=NODESxGPUSxKIND, say cluster=4x8xH200, "
+            "or cluster=1x1x20GB for an unknown card of 20 GB."
         )
     host = section["host_gib"]
     if host is not None:
@@ -81,7 +82,7 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
         applies = {n: v for n, v in found.constants.items() if n in ON_ANY_DEVICE or found.kind == cluster.gpu.kind}
         constants = constants.with_measured(applies, found.where)
     work, asked = workload(values), layout(values, cluster.per_node)
-    # what vtcli rl refuses at its start whatever memory there is: no row is split over micro-batches
+    # vtcli rl refuses this at its start however much memory there is, because no row is split over micro-batches.
     convert(values["rl"]["backend"], Backend, "rl.backend").require_whole_rows(work.max_tokens)
     if asked.ahead:
         refuse_sleep_ahead(asked.sleep, learner_sleeps=asked.learner_sleep)
@@ -89,7 +90,7 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
 
 
 def this_machine() -> Cluster | None:
-    """The GPUs of this machine, each as large as the smallest; None where there are none."""
+    """Returns the GPUs of this machine, each as large as the smallest, or None without a GPU."""
     devices = machine.gpus()
     if not devices:
         return None
@@ -100,7 +101,8 @@ def this_machine() -> Cluster | None:
 
 
 def architecture(values: Mapping[str, Any]) -> Architecture:
-    """Sizes of ``model=``: a folder, an artifact, or a known hub name; without it the sizes of conf/model/tiny.yaml."""
+    """Returns the sizes of ``model=``: a folder, an artifact or a known hub name; else those of
+    conf/model/tiny.yaml."""
     model = values["model"]
     name = values["plan"]["model"] or model["path"]
     if name is None:
@@ -114,19 +116,19 @@ def architecture(values: Mapping[str, Any]) -> Architecture:
     found = known(name)
     if found is None:
         raise ConfigError(
-            f"model={name}: neither a folder, an artifact, nor a model whose sizes are known: {', '.join(KNOWN)} and "
-            "what is named after them. For another model give a folder with its config.json."
+            f"model={name}: neither a folder, an artifact, nor a model of known sizes: {', '.join(KNOWN)} and models "
+            "named after them. For another model give a folder with its config.json."
         )
     return found
 
 
 def folder_sizes(folder: Path, families: Mapping[str, str]) -> Architecture:
-    """The architecture of a model's folder, from its ``config.json``. Of a Qwen-VL no library is loaded; another family
-    is asked. ``families``: those from outside.
+    """Returns the architecture of a model's folder from its ``config.json``. Needs no library for a Qwen-VL; asks the
+    class of another family. ``families``: those from outside.
 
     Raises:
         InputError: the folder's files cannot be read, or lack a size.
-        ConfigError: no family has the model, or it does not say its sizes.
+        ConfigError: no family has the model, or its family cannot return its sizes.
     """
     kind = model_type(folder)
     if kind in KINDS and kind not in families:
@@ -135,17 +137,17 @@ def folder_sizes(folder: Path, families: Mapping[str, str]) -> Architecture:
     ask: Callable[[Path], Architecture] | None = getattr(family, "planned", None)
     if ask is None:
         raise ConfigError(
-            f"families.{kind}: {family.__qualname__} does not say the sizes of {folder}. Add a class method "
+            f"families.{kind}: {family.__qualname__} cannot return the sizes of {folder}. Add a class method "
             "planned(folder) that returns a vtcli.plan.architecture.Architecture (docs/families.md)."
         )
     return ask(folder)
 
 
 def workload(values: Mapping[str, Any]) -> Workload:
-    """Workload from the sections rl, images, env and plan.lengths."""
+    """Returns the workload from the sections rl, images, env and plan.lengths."""
     rl = values["rl"]
     if compose.MISSING in (rl["prompts_per_step"], rl["group_size"], rl["phases"]):
-        raise ConfigError("this configuration says nothing about rl: choose a recipe that does, say +recipe=toolsrl.")
+        raise ConfigError("this configuration has no rl: choose a recipe that trains by rl, say +recipe=toolsrl.")
 
     def number(value: Any, where: str) -> int:
         found = convert(value, int, where)
@@ -183,8 +185,8 @@ def workload(values: Mapping[str, Any]) -> Workload:
 
 
 def layout(values: Mapping[str, Any], gpus: int, ranks: int | None = None) -> Layout:
-    """The layout of a run, from rl.backend and the engine, on machines of ``gpus`` GPUs. ``ranks`` of a machine; None:
-    as many as servers leave room for."""
+    """Returns the layout of a run, from rl.backend and the engine, on machines of ``gpus`` GPUs. ``ranks`` of a
+    machine; None: as many as servers leave room for."""
     backend = convert(values["rl"]["backend"], Backend, "rl.backend")
     engine = convert(values["engine"], Engine, "engine")
     servers = engine.name == "vllm_server"
@@ -209,10 +211,10 @@ def layout(values: Mapping[str, Any], gpus: int, ranks: int | None = None) -> La
 
 
 def server_places(engine: Engine, gpus: int, ranks: int | None = None) -> tuple[int, int]:
-    """The GPUs of a machine that our servers have for themselves, and those that they share with ranks.
+    """Returns the number of a machine's GPUs that our servers have alone, and of the GPUs that they share with ranks.
 
     Raises:
-        ConfigError: there are not as many (``Engine.server_gpus``).
+        ConfigError: the machine has too few GPUs (``Engine.server_gpus``).
     """
     if ranks is None:  # one on each GPU before the servers' own; on all where the servers must share
         first = min(engine.gpus) if engine.gpus else gpus - engine.servers * engine.tensor_parallel
@@ -224,7 +226,7 @@ def server_places(engine: Engine, gpus: int, ranks: int | None = None) -> tuple[
 
 
 def read_measured(path: Path) -> Calibration:
-    """Raises ``InputError`` for a file that ``--measure`` did not write."""
+    """Reads measured constants. Raises ``InputError`` for a file that ``--measure`` did not write."""
     try:
         found = json.loads(path.read_text())
         gpu = Gpu(**found["gpu"]) if found.get("gpu") else None
@@ -237,8 +239,8 @@ def read_measured(path: Path) -> Calibration:
 
 
 def command(argv: Sequence[str], *, as_json: bool, measure: bool, constants: Path | None, fit: bool) -> int:
-    """Prints the plan, and returns the exit code: 3 for a run that does not fit. ``measure`` measures the constants
-    first; they are kept in ``constants``, by default beside the artifacts."""
+    """Prints the plan and returns the exit code: 3 for a run that does not fit. ``measure`` measures the constants
+    first and writes them to ``constants``, by default beside the artifacts."""
     from rich.console import Console
 
     from vtcli.report import plans

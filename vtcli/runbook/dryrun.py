@@ -1,4 +1,4 @@
-"""The dry run: every input, endpoint and limit of a reproduction, tried before it costs anything. A minute at most."""
+"""The dry run: tries every input, endpoint and limit of a reproduction before it costs anything. A minute at most."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of the dry run. ``ok`` is None for what a reader should know and that stops nothing."""
+    """One line of the dry run. ``ok`` is None for a notice that stops nothing."""
 
     topic: str
     ok: bool | None
@@ -56,8 +56,8 @@ class DryRun:
     jobs: bool
 
     def results(self) -> Iterator[CheckResult]:
-        """Every check in order. One that fails does not keep the others from being made, but for wrong keys: without
-        a configuration there is nothing to check."""
+        """Yields every check in order. A failed check does not stop the others, except wrong keys: without a
+        configuration nothing can be checked."""
         checks: dict[str, Callable[[], Iterator[CheckResult]]] = {
             "commands": self._commands,
             "data": self._data,
@@ -105,16 +105,18 @@ class DryRun:
 
     @property
     def _forms(self) -> list[str]:
-        """Forms of the questions that the phases of rl train on."""
+        """The forms of questions that the phases of rl train on."""
         return sorted({str(phase["form"]) for phase in self._values("rl")["rl"]["phases"]})
 
     def _own_rows(self) -> CheckResult:
-        """The first rows of every file of a data configuration, read with their images by ``vtcli synth --preview``."""
+        """Reads the first rows of every file of a data configuration with their images, by ``vtcli synth
+        --preview``."""
         values, step = self._values("synth"), self._step("synth")
         tasks = values["data"]["tasks"].values()
         have = {form for task in tasks for form in task.get("forms") or values["synth"]["forms"]}
         if lacking := [form for form in self._forms if form not in have]:
             raise ConfigError(f"{self.asked.data}: rl trains on the form {lacking[0]}: add it to forms of its tasks")
+        # A separate process with a temporary home, because a preview must neither lock nor fill the user's.
         with tempfile.TemporaryDirectory() as folder:
             line = [sys.executable, "-m", "vtcli", "synth", *step.argv({}), "synth.preview=3", f"home={folder}"]
             try:
@@ -147,7 +149,7 @@ class DryRun:
             yield _hub(model)
 
     def _given(self, key: str) -> str | None:
-        """The model that a command names itself."""
+        """Returns the model that a command names explicitly."""
         words = [word for step in self.steps if step.verb == key.partition(".")[0] for word in step.arguments]
         return next((word.partition("=")[2] for word in words if word.startswith(f"{key}=")), None)
 
@@ -216,21 +218,21 @@ class DryRun:
             yield CheckResult("machine", True, f"scale={self.asked.scale} runs here")
 
     def _without_options(self) -> list[str]:
-        """Variables with options of sbatch that are not set, of the stages that compute on GPUs."""
+        """Returns the unset variables with options of sbatch, for the stages that compute on GPUs."""
         stages = dict.fromkeys(step.verb for step in self.steps if step.verb in ("filter", *ON_ACCELERATOR))
         return [name for name in map(options_of, stages) if not os.environ.get(name)]
 
     def _bill(self) -> Iterator[CheckResult]:
         values, runs = self._values("rl"), len(self.asked.seeds)
         yield CheckResult("bill", True, f"{runs} × rl of {size('rl', values)}")
-        own_host = machine.gpus() and not self.jobs and self.cluster is None  # rl itself refuses by it
-        elsewhere = self.jobs and self.asked.scale != TINY  # the cards of this machine do not count then
+        own_host = machine.gpus() and not self.jobs and self.cluster is None  # rl refuses by this machine's memory
+        elsewhere = self.jobs and self.asked.scale != TINY  # then this machine's cards do not count
         cluster = self.cluster or (OF_JOBS if elsewhere else None)
         plan = planned(self.steps, cluster, machine.memory_gib() if own_host else None)
         if plan is not None and not plan.memory.fits:
             advice = " ".join(plan.advice or ()) or "a smaller model or more GPUs"
             raise ConfigError(
-                f"rl does not fit on {plan.cluster}: it {what_lacks(plan.memory)}. It would with: {advice}"
+                f"rl does not fit on {plan.cluster}: it {what_lacks(plan.memory)}. It would fit with: {advice}"
             )
         if plan is not None:
             hours = plan.gpu_hours
@@ -250,8 +252,8 @@ class DryRun:
 
 
 def taught(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a configuration that demonstrations show: prompt and environment, without the place where code runs
-    but for the names of its files. Empty where the configuration has no environment."""
+    """Returns the parts of a configuration that demonstrations show: prompt and environment, of the place where code
+    runs only its file names. Empty for a configuration without environment."""
     env = values.get("env")
     if not isinstance(env, Mapping):
         return {}
@@ -267,7 +269,7 @@ def _hub(model: str) -> CheckResult:
 
     if model.startswith(("/", "./", "../", "~")):
         return CheckResult("model", False, f"{model}: there is no such folder")
-    with suppress(Exception):  # its classes of errors are many, and each means that it is not there
+    with suppress(Exception):  # it raises many types, and each means that the model is not in the cache
         return CheckResult("model", True, f"{model}, in {snapshot_download(model, local_files_only=True)}")
     if constants.HF_HUB_OFFLINE:
         said = "is not in the hub's cache, and HF_HUB_OFFLINE is set (make sets it; HF_HUB_OFFLINE=0 downloads)"

@@ -1,5 +1,5 @@
 """Inputs that a command does not name: the newest artifact that was made for its recipe and scale, or the steps that
-make one. A stage itself knows no other stage.
+make one. Stages do not know each other, so this is the only place that connects them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
 from vtcli.store.models import SHIPPED, source_model
 
 TINY = "tiny"
-"""The scale at which models are made from nothing; at others the first model is the user's or the recipe's."""
+"""The scale at which models are made from nothing. At others the user or the recipe names the first model."""
 
 ALWAYS = ("seed", "home", "tracker", "sandbox", "families")
 """Sections of a command line that every command of a pipeline repeats."""
@@ -29,9 +29,9 @@ ALWAYS = ("seed", "home", "tracker", "sandbox", "families")
 
 @dataclass(frozen=True)
 class Product:
-    """A kind of artifact of the pipeline. ``takes`` are the sections of a command line that its own command repeats."""
+    """A kind of artifact of the pipeline. ``takes`` are the sections of a command line that its command repeats."""
 
-    name: str  # of the artifact that is made
+    name: str  # of the artifact
     noun: str
     kind: Kind
     stage: str
@@ -56,10 +56,10 @@ READS: Mapping[str, Mapping[str, Product]] = {
     "eval": {"data": DATA, "model": POLICY},
     "serve": {"model": POLICY},
 }
-"""Inputs of the stages whose inputs need not be named."""
+"""Inputs of the stages that need not name all of them."""
 
 HOW = ("judge", "judging", "engine", "signals")
-"""Sections that a policy is trained or evaluated with: they do not decide whether a trained one fits."""
+"""Sections that train or evaluate a policy: they do not decide whether a trained one fits."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class MissingStep:
     product: Product
     step: Step
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of its configuration
-    shipped: str | None = None  # the cost of a copy of what comes with the package, which no stage makes
+    shipped: str | None = None  # the cost of copying an artifact of the package, which no stage makes
 
     @property
     def cost(self) -> str:
-        """The size of its work. Wrong values have none: the command is checked first."""
+        """The size of its work. Wrong values never reach it, because the command is checked first."""
         return self.shipped or cost(self.product.stage, self.values)
 
 
@@ -83,12 +83,12 @@ class Inputs:
 
     found: dict[str, str] = field(default_factory=dict[str, str])
     steps: list[MissingStep] = field(default_factory=list[MissingStep])
-    notes: list[str] = field(default_factory=list[str])  # which artifacts are taken, and which are not
+    notes: list[str] = field(default_factory=list[str])  # which artifacts are taken, which are not, and why
 
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """A command with unnamed inputs. ``words`` are its overrides as they were given."""
+    """A command with unnamed inputs. ``words`` are its overrides as typed."""
 
     plan: compose.CommandPlan
     recipe: str
@@ -97,15 +97,15 @@ class CommandRequest:
 
     @classmethod
     def of(cls, plan: compose.CommandPlan, argv: Sequence[str], values: Mapping[str, Any]) -> CommandRequest | None:
-        """None where nothing of ours can be looked for: no recipe, several, or one that does not exist."""
+        """Returns None if no input can be searched for: no recipe, several, or an unknown one."""
         if plan.recipe not in compose.options("recipe", plan.config_dir):
             return None
         return cls(plan, str(plan.recipe), tuple(word for word in argv if word not in plan.flags), values)
 
     @property
     def unnamed(self) -> dict[str, Product]:
-        """Keys of the stage's section that neither the command nor the recipe gives. A default of the form
-        ``base@latest`` gives none: it may be of another recipe."""
+        """Keys of the stage's section that neither the command nor the recipe sets. A default ``base@latest`` counts as
+        unset, because the newest base may be of another recipe."""
         stage, found = self.plan.stage, dict[str, Product]()
         if stage == "rl" and not self.trains:
             return found
@@ -120,17 +120,17 @@ class CommandRequest:
 
     @property
     def asks_endpoint(self) -> bool:
-        """True where the model is a name of a server's."""
+        """True if the model is a name on a server."""
         return self.plan.stage == "eval" and at(self.values, "eval.policy") == "endpoint"
 
     @property
     def trains(self) -> bool:
-        """True for a paper's recipe, false for one that makes a base model."""
+        """True for a paper's recipe, False for a recipe that makes a base model."""
         return at(self.values, "rl.phases") != compose.MISSING
 
     def carried(self, product: Product) -> list[str]:
-        """Overrides of the command that the command of a product repeats. The jobs of a sweep share their inputs, so
-        what the sweep varies is not repeated."""
+        """Returns the command's overrides that a product's command repeats. Leaves out what a sweep varies, because its
+        jobs share their inputs."""
         varied = compose.varied(self.words) if self.plan.multirun else ()
         return [word for word in self.words if word not in varied and self._takes(product, word)]
 
@@ -143,25 +143,25 @@ class CommandRequest:
             return False
         if product is DATA:
             return not key.startswith("synth.demos")
-        if product is DEMOS:  # which environment, not its details; a choice of data is the dataset's
+        if product is DEMOS:  # takes the environment but not its details; a choice of data belongs to the dataset
             return key != "data" and (section not in ("env", "prompt") or key == section)
         return True
 
 
 def leaves_out(plan: compose.CommandPlan) -> dict[str, Product]:
-    """Inputs of the stage, by key of its section, that the command itself does not name."""
+    """Returns the stage's inputs that the command itself does not name, by key of its section."""
     given = {_key(override) for override in plan.overrides}
     return {key: read for key, read in READS.get(plan.stage, {}).items() if f"{plan.stage}.{key}" not in given}
 
 
 def is_artifact(reference: str) -> bool:
-    """True for ``NAME:vN``, ``NAME@latest`` and an artifact's folder."""
+    """Returns True for ``NAME:vN``, ``NAME@latest`` and an artifact's folder."""
     return bool(re.search(r":v\d+|@latest", reference)) or (Path(reference) / "manifest.json").is_file()
 
 
 def require_named(request: CommandRequest) -> None:
-    """Raises ``InputError`` for an input that the command names and that is not there, or is of another kind. A hub's
-    names (``OWNER/NAME``) are not looked up."""
+    """Raises ``InputError`` for a named input that does not exist or has another kind. Does not look up names of the
+    hub (``OWNER/NAME``)."""
     stage, store = request.plan.stage, ArtifactStore(Path(str(request.values["home"])))
     for key, product in READS[stage].items():
         named = at(request.values, f"{stage}.{key}")
@@ -175,8 +175,8 @@ def require_named(request: CommandRequest) -> None:
 
 
 def require_recipe(plan: compose.CommandPlan) -> None:
-    """Raises ``ConfigError`` that lists the recipes for a command that gives neither a recipe nor what a recipe says.
-    A model that is named and not there is refused first."""
+    """Raises ``ConfigError`` with the list of recipes for a command that gives neither a recipe nor the values that a
+    recipe sets. A named model that does not exist is refused first."""
     if plan.recipe is not None or plan.multirun or plan.stage not in READS:
         return
     values = next(compose.jobs(plan)).values
@@ -199,33 +199,33 @@ def require_recipe(plan: compose.CommandPlan) -> None:
 
 
 def require_wanted(request: CommandRequest, inputs: Inputs) -> None:
-    """Raises ``ConfigError`` for an evaluation of named questions whose model would have to be trained first, because
-    a measurement of given data does not ask for a training. The message offers the models that are there."""
+    """Raises ``ConfigError`` for an evaluation of named questions that would first train a model, because whoever
+    measures given data did not ask for a training. The message offers existing models."""
     training = next((step for step in inputs.steps if step.product is POLICY), None)
     if request.plan.stage != "eval" or "data" in request.unnamed or training is None:
         return
     start = training.step.reads.get("rl.model", "")
     ready = ":" in start or any(step.product is BASE and step.shipped for step in inputs.steps)
     base = Inputs({"eval.model": start})
-    offered = f"\n  an untrained one is there:\n{listed(request, base, own=True)}" if ready else ""
+    offered = f"\n  an untrained one exists:\n{listed(request, base, own=True)}" if ready else ""
     raise ConfigError(
-        f"eval.model: needs a value. No model of +recipe={request.recipe} scale={request.plan.scale} is there, and an "
-        f"evaluation of data that you name trains none. Give model=NAME:vN, a folder or a hub name.{offered}\n"
+        f"eval.model: needs a value. No model of +recipe={request.recipe} scale={request.plan.scale} exists, and an "
+        f"evaluation of named data does not train one. Give model=NAME:vN, a folder or a hub name.{offered}\n"
         f"  these commands train one first:\n{listed(request, inputs, own=True)}"
     )
 
 
 def resolve(request: CommandRequest) -> Inputs:
-    """Finds the artifacts for all unnamed inputs, and plans the commands that make the others.
+    """Finds artifacts for all unnamed inputs, and plans the commands that make the others.
 
     Raises:
-        ConfigError: an input that is not there and that no command of ours makes.
+        ConfigError: an input does not exist and none of our commands makes it.
     """
     search = _Search(request, ArtifactStore(Path(str(request.values["home"]))), Inputs())
     for key, product in request.unnamed.items():
         search.key = f"{request.plan.stage}.{key}"
         search.inputs.found[search.key] = search.source(product, search.key)
-    if search.inputs.steps:  # one of these may be what is made again
+    if search.inputs.steps:  # a damaged artifact may be the reason for a step
         search.inputs.notes += [f"damaged, and not taken: {line}" for line in search.store.damaged()]
     return search.inputs
 
@@ -239,7 +239,7 @@ class _Search:
     sources: dict[str, str] = field(default_factory=dict[str, str])  # product to artifact, or to its own name
 
     def source(self, product: Product, key: str) -> str:
-        """An artifact for a key, or the name of the product where it is to be made: then its step is planned."""
+        """Returns an artifact for a key, or the product's name after planning its step."""
         if product.name not in self.sources:
             self.sources[product.name] = self._find(product, key)
         return self.sources[product.name]
@@ -264,14 +264,14 @@ class _Search:
             for name, read in product.reads.items()
             if (its_key := f"{product.stage}.{name}") not in given
         }
-        if product is BASE:  # its cost is that of its demonstrations
+        if product is BASE:  # its cost is the cost of its demonstrations
             values = {**values, "synth": self._makers(DEMOS)[0][1]["synth"]}
         named = (*words, f"name={product.name}", f"scale={self.request.plan.scale}")
         self.inputs.steps.append(MissingStep(product, Step(product.stage, named, inputs, product.name), values))
         return product.name
 
     def _comes_with_the_package(self, wanted: Criteria) -> bool:
-        """Plans to copy the artifact of the package, where it fits."""
+        """Plans to copy the package's artifact, if it fits."""
         found, _ = newest(ArtifactStore(SHIPPED), wanted)
         if found is not None:
             elsewhere = any(_key(word) == "home" for word in self.request.words)
@@ -281,8 +281,8 @@ class _Search:
         return found is not None
 
     def _makers(self, product: Product) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
-        """Words of the command that makes a product, with its configuration; more of them where several recipes have
-        the same data. The first is the one that is run."""
+        """Returns the words of the command that makes a product, with its configuration; several if recipes share the
+        same data. The first one is run."""
         request = self.request
         own, scale = request.plan.config_dir, f"scale={request.plan.scale}"
         flags = ("--config-dir", str(own)) if own else ()
@@ -297,10 +297,10 @@ class _Search:
         if product is not DATA:
             return [maker(request.recipe if not request.trains else taught_by(request.recipe, own))]
         target = maker(request.recipe, *variant)
-        plainer = compose.built_upon(request.recipe, own)[0 if variant else 1 :]  # those that it builds upon
+        plainer = compose.built_upon(request.recipe, own)[0 if variant else 1 :]  # the recipes below it
         same: list[tuple[tuple[str, ...], Mapping[str, Any]]] = []
         for recipe in reversed(plainer):
-            with suppress(ConfigError):  # it has no such key
+            with suppress(ConfigError):  # a recipe below may lack a key of the command
                 found = maker(recipe)
                 same += [found] if _made_of(found[1]) == _made_of(target[1]) else []
         return [*same, target]
@@ -310,6 +310,7 @@ class _Search:
         free = importlib.import_module(f"stages.{product.stage}").RUNTIME_KEYS if words else ()
         keys = [_key(word) for word in words]
         decisive = [
+            # A value in the command decides which artifact fits, unless it only says how the stage runs.
             key
             for key in keys
             if key.partition(".")[0] not in (*ALWAYS, *HOW)
@@ -323,7 +324,7 @@ class _Search:
         return Criteria(product.kind, product.stage, recipes, scale, family, seed, decided, shipped)
 
     def _require_maker(self, product: Product) -> None:
-        """Raises ``ConfigError`` where no command of ours makes the product from nothing."""
+        """Raises ``ConfigError`` if none of our commands makes the product from nothing."""
         request, scale, home = self.request, self.request.plan.scale, self.store.root
         none = f"{self.key}: needs a value, and {home} has no {product.noun} of +recipe={request.recipe} scale={scale}."
         if product.kind == "model" and scale != TINY:
@@ -344,18 +345,18 @@ class _Search:
 
 
 def taught_by(recipe: str, own: Path | None = None) -> str:
-    """The recipe that makes the tiny model which another recipe starts from: ``tiny_NAME``, that of a recipe which
-    NAME builds upon, or ``tiny_base``."""
+    """Returns the recipe that makes the tiny model from which another recipe starts: ``tiny_NAME``, that of a recipe
+    below NAME, or ``tiny_base``."""
     known = compose.options("recipe", own)
     mine = (f"tiny_{name}" for name in compose.built_upon(recipe, own))
     return recipe if recipe.startswith("tiny_") else next((name for name in mine if name in known), "tiny_base")
 
 
 def require_taught(maker: str, teaches: Mapping[str, Any], asks: Mapping[str, Any], key: str) -> None:
-    """Compares the environment that ``maker`` teaches a tiny model with the one that a command asks for.
+    """Compares the environment that ``maker`` teaches a tiny model with the environment of a command.
 
     Raises:
-        ConfigError: they differ: no recipe makes a model that ``key`` could be.
+        ConfigError: they differ, so that no recipe makes a model for ``key``.
     """
     taught, asked = _language(teaches), _language(asks)
     if taught != asked:
@@ -366,39 +367,39 @@ def require_taught(maker: str, teaches: Mapping[str, Any], asks: Mapping[str, An
 
 
 def only_makes_data(words: Sequence[str]) -> bool:
-    """True where the variant in the overrides of an rl changes how data is made, and nothing else."""
+    """Returns True if the variant of an rl command changes only how data is made."""
     plain = [word for word in words if _key(word) != "variant"]
     with_it, without = (compose.load("rl", each).values for each in (words, plain))
     return all(with_it[key] == without.get(key) for key in with_it.keys() - {"variant", "data", "synth"})
 
 
 def require_effect(plan: compose.CommandPlan, argv: Sequence[str]) -> None:
-    """Raises ``ConfigError`` for an rl whose variant only makes data, and whose data was made without it."""
+    """Raises ``ConfigError`` for an rl with a variant that only makes data and with data made without that variant."""
     if plan.stage != "rl" or plan.variant in (None, "paper") or plan.multirun:
         return
     values = next(compose.jobs(plan)).values
     store = ArtifactStore(Path(str(values["home"])))
     try:
         data = store.resolve(str(at(values, "rl.data")), "dataset", verify=False)
-    except InputError:  # rl itself says why it cannot be read
+    except InputError:  # rl itself reports why it cannot be read
         return
     made_with_it = (unfiltered(store, data).recipe or "").endswith(f"/{plan.variant}")
     if not made_with_it and only_makes_data(argv):
         raise ConfigError(
-            f"variant={plan.variant} changes how data is made and nothing else, and rl.data={data.ref} was made "
-            "without it. Leave rl.data= out, give data that was made with it, or leave variant= out"
+            f"variant={plan.variant} only changes how data is made, and rl.data={data.ref} was made without it. "
+            "Leave rl.data= out, give data that was made with it, or leave variant= out"
         )
 
 
 def chosen(words: Sequence[str]) -> str:
-    """The recipe of a command, with its variant, as ``Artifact.recipe`` has it."""
+    """Returns a command's recipe with its variant, as ``Artifact.recipe`` writes it."""
     given = {_key(word): word.partition("=")[2] for word in words}
     variant = given.get("variant", "paper")
     return given["recipe"] + ("" if variant == "paper" else f"/{variant}")
 
 
 def listed(request: CommandRequest, inputs: Inputs, own: bool) -> str:
-    """The commands of the steps with what they cost, a line each, and with ``own`` the command itself."""
+    """Returns one line for each step, its command with its cost, and with ``own`` the command itself."""
     lines = [(each.step.line({}), each.cost) for each in inputs.steps]
     if own:
         words = [word for word in request.words if _key(word) not in ("make_missing", "shipped")]
@@ -409,7 +410,7 @@ def listed(request: CommandRequest, inputs: Inputs, own: bool) -> str:
 
 
 def why_not_here(request: CommandRequest) -> str | None:
-    """A reason why this process makes nothing; None where it may."""
+    """Returns a reason why this process makes no inputs, or None."""
     if not request.values["make_missing"]:
         return "make_missing=false"
     if "RANK" in os.environ:  # a child would join the rendezvous of its parent
@@ -418,7 +419,7 @@ def why_not_here(request: CommandRequest) -> str | None:
 
 
 def cost(stage: str, values: Mapping[str, Any]) -> str:
-    """The size of the work of a command, with a time where it was measured: on two idle cores, at scale tiny."""
+    """Returns the size of a command's work, at scale tiny with its time on two idle cores."""
     timed = values["scale"] == TINY
     if stage == "synth":
         rows = _rows(values)
@@ -442,18 +443,18 @@ def cost(stage: str, values: Mapping[str, Any]) -> str:
 
 
 def own_cost(request: CommandRequest) -> str:
-    """As ``cost``, of the command that was typed; empty for what is no training."""
+    """Returns ``cost`` of the command that was typed, or "" if it does not train."""
     stage = request.plan.stage
     trains = stage == "sft" or (stage == "rl" and isinstance(request.values["rl"]["phases"], list))
     return cost(stage, request.values) if trains else ""
 
 
 ROWS_PER_S, SFT_STEPS_PER_S, ROLLOUTS_PER_S = 300, 9, 40
-"""Measured on two idle cores with +recipe=toolsrl at scale tiny (docs/benchmarks.md). Code takes longer."""
+"""Measured on two idle cores with +recipe=toolsrl at scale tiny (docs/benchmarks.md). Code environments take longer."""
 
 
 def _rows(values: Mapping[str, Any]) -> int:
-    """Rows that a synth makes, as far as its configuration has their number."""
+    """Returns the rows that a synth makes, as far as its configuration has their number."""
     demos = at(values, "synth.demos.rows")
     if demos:
         return sum(int(count or 0) for kinds in demos.values() for count in (kinds or {}).values())
@@ -477,12 +478,12 @@ def _told(artifact: Artifact, product: Product) -> str:
 
 
 def _made_of(values: Mapping[str, Any]) -> list[Any]:
-    """The parts of a configuration that generated rows depend on. What a teacher is asked is none of them."""
+    """Returns the parts of a configuration on which generated rows depend; a teacher's settings are not among them."""
     return [values["data"], {key: value for key, value in values["synth"].items() if key != "distil"}]
 
 
 def _language(values: Mapping[str, Any]) -> tuple[str, str, Any]:
-    """Identity of an environment as a policy learns it: its function, its name and its syntax of calls."""
+    """Returns an environment's identity as a policy learns it: its function, name and call syntax."""
     env = values["env"]
     name = env.get("name") or (env.get("protocol") or {}).get("name")
     return str(env["_target_"]), str(name), env.get("syntax")

@@ -1,4 +1,4 @@
-"""The newest artifact that was made for a recipe and a scale, and why newer ones do not count."""
+"""The newest artifact that was made for a recipe and a scale, and the reasons to skip newer ones."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
 
 @dataclass(frozen=True)
 class Criteria:
-    """Facts that an artifact must have."""
+    """The facts that an artifact must have."""
 
     kind: Kind
-    stage: str  # that made it; `vtcli filter` may have read it since
+    stage: str  # that made it; ``vtcli filter`` may have read it since
     recipes: Sequence[str]  # any of these, written as ``Artifact.recipe``
     scale: str
     family: str | None = None  # of a model, or of the views in demonstrations; None: any
     seed: int | None = None  # None: any
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of its configuration, by dotted key
-    shipped: bool = True  # it may have come with the package
+    shipped: bool = True  # may have come with the package
 
 
 def newest(store: ArtifactStore, wanted: Criteria) -> tuple[Artifact | None, list[str]]:
-    """The newest artifact that fits, and a line for each newer one of the same recipe that does not."""
+    """Returns the newest artifact that fits, and a line for each newer one of the same recipe that does not."""
     passed_over: list[str] = []
     same = [artifact for artifact in store.ls() if artifact.kind == wanted.kind]
     for artifact in sorted(same, key=lambda a: (a.manifest.created, a.version), reverse=True):
         source = unfiltered(store, artifact)
+        # A shard is a part of a dataset that a merge will read.
         if source.manifest.stage != wanted.stage or source.recipe not in wanted.recipes or _is_shard(source):
             continue
         reason = _difference(source, wanted)
@@ -43,7 +44,7 @@ def newest(store: ArtifactStore, wanted: Criteria) -> tuple[Artifact | None, lis
 
 
 def unfiltered(store: ArtifactStore, artifact: Artifact) -> Artifact:
-    """The artifact whose rows `vtcli filter` has chosen from, or the artifact itself."""
+    """Returns the artifact from which ``vtcli filter`` chose rows, or the artifact itself."""
     known = set[str]()
     while artifact.manifest.stage == "filter" and artifact.ref not in known:  # a forged manifest may name itself
         known.add(artifact.ref)
@@ -52,7 +53,7 @@ def unfiltered(store: ArtifactStore, artifact: Artifact) -> Artifact:
             return artifact
         try:
             artifact = store.resolve(parent.ref, artifact.kind, verify=False)
-        except InputError:  # it was removed
+        except InputError:  # the parent was removed
             return artifact
     return artifact
 
@@ -63,7 +64,7 @@ def _is_shard(artifact: Artifact) -> bool:
 
 
 def _difference(artifact: Artifact, wanted: Criteria) -> str | None:
-    """The first fact that the artifact does not have, in words."""
+    """Returns the first fact that the artifact lacks, in words, or None."""
     made = artifact.manifest
     if "added" in made.summary and not wanted.shipped:
         return "it came with vtcli (shipped=false)"
@@ -77,6 +78,7 @@ def _difference(artifact: Artifact, wanted: Criteria) -> str | None:
     if wanted.family is not None and family != wanted.family:
         return f"it is of the model family {family}"
     for key, value in wanted.values.items():
+        # Only sections that the manifest records can differ: an older one may lack a section.
         if key.partition(".")[0] in config and (found := at(config, key)) != codec.encode(value):
             shown = json.dumps(found) if not isinstance(found, dict | list) else "another"
             return f"{key} is {shown} there"
@@ -84,7 +86,7 @@ def _difference(artifact: Artifact, wanted: Criteria) -> str | None:
 
 
 def at(values: Mapping[str, Any], key: str) -> Any:
-    """The value at a dotted key; list items by index. None where there is none."""
+    """Returns the value at a dotted key, or None without one; list items by index."""
     found: Any = values
     for part in key.split("."):
         if isinstance(found, Mapping):

@@ -1,7 +1,7 @@
-"""The commands that reproduce a paper (import, filter, sft, rl, eval), each with the artifacts that it reads, and the
-table of every figure before and after training, by seed, beside what the paper prints.
+"""The commands that reproduce a paper (import, filter, sft, rl, eval), with the artifacts that each reads, and a table
+of every figure before and after training, by seed, beside the paper's.
 
-Data and filtering are done once. The seeds repeat what is trained: sft where there is any, rl, and its evaluation.
+Data and filtering are done once. Seeds repeat only trained steps: sft if there is one, rl, and its evaluation.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ PAPERS: Mapping[str, str] = {
     "pyvision_image": "PyVision-RL",
     "pyvision_video": "PyVision-RL",
 }
-"""Papers as ``conf/benchmark`` names them, by recipe; other recipes have no printed numbers of their own."""
+"""Papers as ``conf/benchmark`` names them, by recipe; no paper prints numbers of other recipes."""
 
 MODELS: Mapping[str, str] = {"pyvision_image": "PyVision-Image", "pyvision_video": "PyVision-Video"}
-"""The trained model of a recipe, where a paper has several."""
+"""The trained model of a recipe, for a paper with several."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A request for a paper. ``overrides`` go to every command that knows their section."""
+    """A request to reproduce a paper. ``overrides`` go to every command that knows their section."""
 
     recipe: str
     scale: str
-    model: str | None = None  # what training starts from; None: the recipe's, or at scale tiny one that sft makes
+    model: str | None = None  # where training starts; None: the recipe's, or at scale tiny a model that sft makes
     data: str | None = None  # a dataset, or a name of conf/data (of --config-dir too); None: the recipe's
     demos: str | None = None  # demonstrations for sft
     judge: str | None = None  # the URL of an endpoint; None: the oracle
@@ -55,7 +55,7 @@ class Reproduction:
     seeds: tuple[int, ...] = (0,)
     benchmarks: Path | None = None  # folder with local copies; None: held-out rows of the data
     config_dir: Path | None = None
-    name: str | None = None  # how the artifacts' names begin
+    name: str | None = None  # the beginning of the artifacts' names
     overrides: tuple[str, ...] = ()
     alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # by step or verb
     runbook: str = "reproduce"
@@ -71,19 +71,19 @@ class Reproduction:
         if self.judge_model and not self.judge:
             raise ConfigError(f"JUDGE_MODEL={self.judge_model} needs JUDGE=URL: the endpoint that serves it")
         if self.benchmarks and not self.benchmarks.is_dir():
-            raise ConfigError(f"BENCHMARKS={self.benchmarks}: there is no such folder; expected one with their files")
+            raise ConfigError(f"BENCHMARKS={self.benchmarks}: no such folder; expected one with the benchmarks' files")
         own = ("model", "data", "judge", "judge.url", "judge.model", "scale", "recipe")
         for word in (*self.overrides, *itertools.chain(*self.alone.values())):
             if word.lstrip("+~").partition("=")[0] in own or given_by_runbook(word):
                 raise ConfigError(
-                    f"{word}: the runbook gives this to each command itself; give it no further one (MODEL=, DATA= and "
-                    "DEMOS= name inputs)"
+                    f"{word}: the runbook sets this for each command; leave it out (MODEL=, DATA= and DEMOS= name "
+                    "inputs)"
                 )
         if len(self.variant) > 1:
-            raise ConfigError(f"variant={', '.join(self.variant)}: expected one; each is a reproduction of its own")
+            raise ConfigError(f"variant={', '.join(self.variant)}: expected one; reproduce each variant separately")
         asked = [word for word in self.overrides if word.lstrip("+").startswith("benchmark=")]
         if asked and self.benchmarks is None and not self.validates:
-            raise ConfigError(f"{asked[0]} needs BENCHMARKS=FOLDER: else evaluations ask held-out rows of the data")
+            raise ConfigError(f"{asked[0]} needs BENCHMARKS=FOLDER: without it evaluations ask held-out rows")
 
     @property
     def prefix(self) -> str:
@@ -91,14 +91,14 @@ class Reproduction:
 
     @property
     def variant(self) -> tuple[str, ...]:
-        """The variant of the recipe, where one is given: its artifacts are not those of the recipe itself."""
+        """The recipe's variant, if one is given; its artifacts have other names than the recipe's own."""
         words = (word.lstrip("+") for word in self.overrides)
         return tuple(word.partition("=")[2] for word in words if word.startswith("variant="))
 
     @property
     def request(self) -> RunbookWords:
-        """The overrides by the steps that take them: words about ``DATA`` go to the import, as other stages compose the
-        data of the recipe, and benchmarks to an rl that validates, else to the evaluations."""
+        """The overrides by the steps that take them. Words about ``DATA`` go to the import, because other stages
+        compose the recipe's data; benchmarks go to an rl that validates, else to the evaluations."""
         plain, alone = list[str](), dict(self.alone)
         for word in self.overrides:
             key = word.lstrip("+~").partition("=")[0]
@@ -114,17 +114,17 @@ class Reproduction:
 
     @property
     def validates(self) -> bool:
-        """True where rl is told to validate."""
+        """True if the overrides set a validation of rl."""
         return any(word.startswith("rl.validate.every=") for word in self.overrides)
 
     @property
     def given(self) -> bool:
-        """True where ``data`` is an artifact."""
+        """True if ``data`` is an artifact."""
         return bool(self.data) and is_artifact(str(self.data))
 
     @property
     def printed(self) -> dict[str, dict[str, Benchmark]]:
-        """The files of ``conf/benchmark`` with benchmarks that the paper prints its own numbers of."""
+        """The files of ``conf/benchmark`` with benchmarks for which the paper prints its own numbers."""
         known, paper, found = shipped(), PAPERS.get(self.recipe), dict[str, dict[str, Benchmark]]()
         for path in sorted((compose.folder() / "benchmark").glob("*.yaml")):
             of_file = {name: known[name] for name in yaml.safe_load(path.read_text())}
@@ -134,7 +134,7 @@ class Reproduction:
         return found
 
     def lacks(self, word: str) -> bool:
-        """True for an override about a benchmark of the paper whose copy is not in the folder: it is not asked."""
+        """Returns True for an override about a benchmark of the paper without a copy in the folder: it is not asked."""
         section, _, name = word.lstrip("+~").partition("=")[0].partition(".")
         if section != "benchmark" or not name or self.benchmarks is None:
             return False
@@ -142,11 +142,11 @@ class Reproduction:
         return any(name.partition(".")[0] in of for choice, of in self.printed.items() if choice not in there)
 
     def copies(self) -> tuple[list[str], list[str]]:
-        """Choices of ``benchmark=`` whose files are all in the folder, and a line for what the others lack.
+        """Returns choices of ``benchmark=`` with all files in the folder, and a line for each incomplete one.
 
         Raises:
             ConfigError: no paper prints numbers of this recipe.
-            InputError: none of them is there.
+            InputError: the folder has none of them.
         """
         there, lines, printed = list[str](), list[str](), self.printed
         if not printed:
@@ -159,13 +159,13 @@ class Reproduction:
             except InputError as error:
                 lines.append(str(error))
         if not there:
-            raise InputError("\n  ".join(["BENCHMARKS: none of these is there.", *lines]))
+            raise InputError("\n  ".join(["BENCHMARKS: the folder has none of these.", *lines]))
         return there, lines
 
 
 @functools.cache
 def shipped() -> dict[str, Benchmark]:
-    """Every benchmark of ``conf/benchmark``."""
+    """Returns every benchmark of ``conf/benchmark``."""
     names = ",".join(compose.options("benchmark"))
     job = compose.load("eval", [f"benchmark=[{names}]", "eval.model=none"])
     return convert(job.values["benchmark"], dict[str, Benchmark], "benchmark")
@@ -205,8 +205,8 @@ def read(argv: Sequence[str], own: Path | None, runbook: str = "reproduce") -> R
 
 
 def steps(asked: Reproduction) -> list[Step]:
-    """All commands in an order in which each comes after those that it reads: the runbook ``reproduce`` with what the
-    request names in place of steps.
+    """Returns all commands, each after its inputs: the runbook ``reproduce``, with the request's inputs in
+    place of steps.
 
     Raises:
         ConfigError: an override that no command takes, or that would change nothing.
@@ -225,8 +225,8 @@ def steps(asked: Reproduction) -> list[Step]:
         made["demos"] = asked.demos
     if start and teach:
         words["base"] = (*words.get("base", ()), f"sft.model={start}")
-        made["clean"] = _reading(made["clean"], {"filter.model": start})  # the pass rates of the model before sft
-    elif start:  # one evaluation before training is that of all seeds
+        made["clean"] = _reading(made["clean"], {"filter.model": start})  # measures pass rates before sft
+    elif start:  # all seeds start from one model, so they share one evaluation before training
         made |= {"base": start, "before": replace(_entry(made["before"]), name="{prefix}-before-s{seed}")}
         trained = tuple(step for step in trained if step not in ("base", "before"))
     if asked.benchmarks is not None:
@@ -244,7 +244,7 @@ def steps(asked: Reproduction) -> list[Step]:
     found = expand(asked.runbook, book, replace(asked.request, results=results), flags).steps
     if asked.variant and asked.given and only_makes_data(next(s for s in found if s.verb == "rl").argv({})):
         raise ConfigError(
-            f"variant={asked.variant[0]} changes how data is made and nothing else, and DATA={asked.data} is made. "
+            f"variant={asked.variant[0]} only changes how data is made, and DATA={asked.data} is made already. "
             "Leave DATA= out, or give data that was made with it and no variant"
         )
     return found
@@ -256,20 +256,20 @@ def _entry(step: StepEntry | str) -> StepEntry:
 
 
 def _reading(step: StepEntry | str, inputs: Mapping[str, str | None]) -> StepEntry:
-    """A step with other inputs; None: without it."""
+    """Returns a step with other inputs; None removes one."""
     kept = [word for word in _entry(step).words if word.partition("=")[0] not in inputs]
     return replace(_entry(step), words=(*kept, *(f"{key}={ref}" for key, ref in inputs.items() if ref is not None)))
 
 
 def _start(asked: Reproduction, flags: tuple[str, ...]) -> str | None:
-    """The model that training starts from; None where sft builds one."""
+    """Returns the model that training starts from, or None if sft builds one."""
     if asked.model or asked.scale == TINY:
         return asked.model
     return str(at(_trained(asked, asked.scale, flags).values, "model.path"))
 
 
 def _trained(asked: Reproduction, scale: str, flags: tuple[str, ...], *more: str) -> compose.Job:
-    """The configuration of rl at a scale."""
+    """Returns the configuration of rl at a scale."""
     request = asked.request
     alone = (*request.alone.get("rl", ()), *request.alone.get("policy", ()))
     own = [*(word for word in request.words if taken_by("rl", word)), *alone]
@@ -277,10 +277,10 @@ def _trained(asked: Reproduction, scale: str, flags: tuple[str, ...], *more: str
 
 
 def _teacher(asked: Reproduction, flags: tuple[str, ...]) -> str:
-    """The recipe that teaches a tiny model the environment of the paper's.
+    """Returns the recipe that teaches a tiny model the paper's environment.
 
     Raises:
-        ConfigError: none does.
+        ConfigError: no recipe does.
     """
     maker = taught_by(asked.recipe, asked.config_dir)
     values = compose.load("sft", [f"+recipe={maker}", f"scale={TINY}", "sft.data=none:v1", *flags]).values
@@ -297,13 +297,13 @@ HELD_OUT = {
     "answer.all.calls": "tool calls a question",
     "tool.all.tool_reward": "tool reward",
 }
-"""Figures of held-out rows that every paper argues from; no paper prints these."""
+"""Figures of held-out rows, which every paper argues from and none prints."""
 
 
 @dataclass
 class Line:
-    """A figure in shares of one: of the base model and after training, by seed. Where all seeds start from one model,
-    ``before`` has the first alone. ``printed`` are the paper's rows."""
+    """A figure in shares of one, of the base model and after training, by seed. If all seeds start from one model,
+    ``before`` has only the first seed. ``printed`` are the paper's rows."""
 
     name: str
     printed: str
@@ -312,7 +312,7 @@ class Line:
 
 
 def lines(asked: Reproduction, made: Mapping[str, str], home: Path) -> list[Line]:
-    """The lines of all reports that are there, in order. Raises ``InputError`` where none is."""
+    """Returns the lines of all existing reports, in order. Raises ``InputError`` if there are none."""
     store, found = ArtifactStore(home), dict[str, Line]()
     for makes, ref in made.items():
         kind, _, seed = makes.removeprefix(f"{asked.prefix}-").partition("-s")
@@ -327,7 +327,7 @@ def lines(asked: Reproduction, made: Mapping[str, str], home: Path) -> list[Line
 
 
 def _figures(report: Artifact, paper: str | None) -> Iterator[tuple[str, float, str]]:
-    """Name, value and what the paper prints, of each figure of a report."""
+    """Yields name, value and the paper's number of each figure of a report."""
     path = report.path / BENCHMARKS
     if not path.is_file():
         for key, name in HELD_OUT.items():
@@ -344,13 +344,13 @@ def _figures(report: Artifact, paper: str | None) -> Iterator[tuple[str, float, 
 
 
 def _printed(row: Mapping[str, Any]) -> str:
-    """Model and number of a printed row, and how it was scored where the paper says so."""
+    """Returns model and number of a printed row, and its scoring if the paper states it."""
     scored = row.get("scored", NOT_STATED)  # reports of older versions have none
     return f"{row['model']} {row['printed']:g}" + ("" if scored == NOT_STATED else f" (by {scored})")
 
 
 def markdown(asked: Reproduction, found: list[Line]) -> str:
-    """The lines as a table in Markdown. Shares are printed as percent, where a paper does."""
+    """Returns the lines as a table in Markdown, with shares as percent if the paper prints a number."""
     seeds = sorted({seed for line in found for seed in line.after})
     head = ["figure", "the paper prints", "before", *(f"seed {seed}" for seed in seeds), "mean"]
     rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 2)]

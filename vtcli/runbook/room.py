@@ -1,5 +1,5 @@
-"""Refusal of a run that the memory of a GPU or of the machine cannot hold, before a model is loaded; the arithmetic is
-vtcli plan's."""
+"""Refuses a run that the memory of a GPU or of the machine cannot hold, before a model is loaded, by the arithmetic of
+vtcli plan."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from vtcli.runs.launch import Launch, launched
 from vtcli.store.images import ImageLimits
 
 BFLOAT16 = 8.0
-"""The compute capability from which on GPUs compute in bfloat16: Ampere's (vLLM's own bound)."""
+"""The compute capability from which on GPUs compute in bfloat16: Ampere's (vLLM's own limit)."""
 
 SMALL_MODELS = ("qwen2_5_vl_7b", "qwen2_5_vl_3b", "Qwen/Qwen3-VL-2B-Instruct")
-"""Proposed where a larger model does not fit."""
+"""Models to propose if a larger one does not fit."""
 
 
 def ranks_to_start(stage: str, values: Mapping[str, Any]) -> int:
-    """Ranks of sft or rl that one command starts on this machine; 1 where it runs in this process.
+    """Returns the ranks of sft or rl that one command starts on this machine; 1 if it runs in this process.
 
     Raises:
-        ConfigError: ``launch.ranks`` is more than there are GPUs for the learner.
+        ConfigError: ``launch.ranks`` exceeds the GPUs for the learner.
     """
     section = convert(values["launch"], Launch, "launch")
     if section.how != "local" or launched():
@@ -51,7 +51,8 @@ def ranks_to_start(stage: str, values: Mapping[str, Any]) -> int:
             raise ConfigError(f"launch.ranks={section.ranks}: this machine has {there} GPUs{of_servers}")
         return section.ranks
     inside = stage == "rl" and values["engine"]["name"] == "vllm" and (values["engine"].get("tensor_parallel") or 1) > 1
-    if needs == 0 or inside:  # a miniature; an engine in process over several GPUs, which is one rank's
+    # A miniature, or an engine in this process over several GPUs, which all belong to one rank.
+    if needs == 0 or inside:
         return 1
     return max(1, there - serving)
 
@@ -62,15 +63,15 @@ class Refusal:
 
     lacks: str
     helps: tuple[str, ...] | None
-    advice: str = "lower the limits, or use more GPUs"  # where nothing helps by itself
+    advice: str = "lower the limits, or use more GPUs"  # if no override helps
 
 
 def require_room(stage: str, values: Mapping[str, Any], argv: Sequence[str] = ()) -> None:
-    """Does nothing without a GPU, for a model of unknown sizes, and with ``plan.refuse=false``. ``argv`` is what the
-    user typed, for which another scale is proposed where no layout helps.
+    """Checks that a run fits; does nothing without a GPU, for a model of unknown sizes, or with ``plan.refuse=false``.
+    ``argv`` is the typed command, for which it proposes another scale if no layout helps.
 
     Raises:
-        ConfigError: the run does not fit; says by how much in which phase, and what to type.
+        ConfigError: the run does not fit; the message names the missing memory, the phase, and a remedy.
     """
     found = refusal(stage, values)
     if found is None:
@@ -79,12 +80,12 @@ def require_room(stage: str, values: Mapping[str, Any], argv: Sequence[str] = ()
     shorter = any("limits.max_tokens=" in word for word in layout)  # a scale that keeps them is better
     words = (fitting(stage, argv) if shorter or not layout else []) or layout
     helps = f"It would fit with: {' '.join(words)}." if words else f"No layout of it fits there: {found.advice}."
-    fit = " `vtcli plan --fit` with the same arguments says what each layout costs;" if stage == "rl" else ""
-    raise ConfigError(f"{found.lacks}. {helps}{fit} plan.refuse=false starts in spite of it")
+    fit = " `vtcli plan --fit` with the same arguments prints the cost of each layout;" if stage == "rl" else ""
+    raise ConfigError(f"{found.lacks}. {helps}{fit} plan.refuse=false starts it anyway")
 
 
 def refusal(stage: str, values: Mapping[str, Any]) -> Refusal | None:
-    """Why this machine cannot hold a run; None where it can, and for a model of unknown sizes."""
+    """Returns why this machine cannot hold a run, or None, also for a model of unknown sizes."""
     here = cost.this_machine()
     if here is None or not values["plan"]["refuse"]:
         return None
@@ -107,11 +108,11 @@ def refusal(stage: str, values: Mapping[str, Any]) -> Refusal | None:
 
 
 def with_scale(stage: str, argv: Sequence[str]) -> tuple[list[str], str | None]:
-    """The words of a command with the scale that ``scale=auto`` means here, the largest that fits, and a sentence with
-    the reason; unchanged where a scale is given, where there is no GPU, and for a sweep.
+    """Replaces ``scale=auto`` in a command by the largest scale that fits here. Returns the words and a sentence with
+    the reason; unchanged words if a scale is given, without a GPU, and for a sweep.
 
-    With a recipe that trains, the largest at which its ``rl`` fits: data, evaluations and servers have the pixels and
-    lengths that the model was trained with. Without one, the stage itself has to fit.
+    With a recipe that trains, its ``rl`` must fit, because data, evaluations and servers use the pixels and lengths
+    that the model is trained with. Without one, the stage itself must fit.
     """
     words = [word for word in argv if word.lstrip("+") != "scale=auto"]
     given = any(word.lstrip("+").startswith("scale=") for word in words)
@@ -131,8 +132,8 @@ def with_scale(stage: str, argv: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def _refused_at(scale: str, judged: str, stage: str, words: Sequence[str]) -> Refusal | None:
-    """Why this machine cannot hold stage ``judged`` of a command at a scale. None also for a command that is wrong,
-    which is reported where it is checked."""
+    """Returns why this machine cannot hold stage ``judged`` of a command at a scale, or None. None also for a wrong
+    command, which its own check will report."""
     try:
         values = compose.load(stage, [*words, f"scale={scale}"]).values
         if judged != stage and compose.MISSING in (values["rl"]["phases"], values["rl"]["group_size"]):
@@ -143,7 +144,7 @@ def _refused_at(scale: str, judged: str, stage: str, words: Sequence[str]) -> Re
 
 
 def _refused_arithmetic(stage: str, values: Mapping[str, Any]) -> Refusal | None:
-    """Cards before Ampere compute no bfloat16, which vLLM refuses only once it loads."""
+    """Refuses bfloat16 on cards before Ampere, which vLLM would refuse only after loading the model."""
     dtype = values[stage]["backend"]["dtype"] if stage in IN_RANKS else values[stage]["agent"]["dtype"]
     found = machine.compute_capability()
     if dtype != "bfloat16" or found is None or found >= BFLOAT16:
@@ -153,8 +154,8 @@ def _refused_arithmetic(stage: str, values: Mapping[str, Any]) -> Refusal | None
 
 
 def fitting(stage: str, argv: Sequence[str]) -> list[str]:
-    """The largest scale that fits this machine for a training command, with a smaller model if need be; empty where
-    none does."""
+    """Returns the largest scale that fits this machine for a training command, with a smaller model if needed; empty if
+    none fits."""
     if stage not in IN_RANKS or not argv:
         return []
     for model in ([], *([f"model={name}"] for name in SMALL_MODELS)):
@@ -165,7 +166,7 @@ def fitting(stage: str, argv: Sequence[str]) -> list[str]:
                 values = compose.load(stage, [*words, *model, f"scale={scale}"]).values
                 if refusal(stage, values) is None:
                     return [f"scale={scale}", *model]
-            except ConfigError:  # a sweep, or a model that this recipe cannot have
+            except ConfigError:  # a sweep, or a model that this recipe does not allow
                 continue
     return []
 
@@ -175,12 +176,13 @@ def _refused_rl(values: Mapping[str, Any], arch: Architecture, layout: Layout, c
     if plan.memory.fits:
         return None
     found = advised(plan).advice
+    # "use another cluster" is no override, so the refusal proposes a smaller model instead.
     other_machines = found is not None and any(word.startswith("cluster=") for word in found)
     return Refusal(f"{_what(arch, cluster)} {what_lacks(plan.memory)}", None if other_machines else found)
 
 
 def _refused_engine(stage: str, values: Mapping[str, Any], arch: Architecture, here: Cluster) -> Refusal | None:
-    """A stage that only generates: the engine's weights, and the keys and values of the longest row."""
+    """Checks a stage that only generates: the engine's weights, and the keys and values of the longest row."""
     engine, constants = convert(values["engine"], Engine, "engine"), Constants()
     own = values[stage]
     if own.get("policy", "model") != "model" or (engine.name == "vllm_server" and engine.urls):
@@ -212,7 +214,7 @@ def _refused_engine(stage: str, values: Mapping[str, Any], arch: Architecture, h
 
 
 def what_lacks(m: Memory) -> str:
-    """The words for a run of rl that does not fit: what it needs of a GPU, or of the machine's memory."""
+    """Returns what an rl run that does not fit needs of a GPU, or of the machine's memory."""
     phases = {"generating": m.generating, "new weights": m.syncing, "learning": m.learning}
     if max(phases.values()) <= m.usable and m.live >= 1:
         return _host(m)
@@ -237,11 +239,11 @@ def _refused_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster
         return memory(arch, asked, layout, cluster, shape(arch, asked), Constants())
 
     def fits(m: Memory) -> bool:
-        return m.learning - m.asleep <= m.usable and m.host_fits  # there is no engine
+        return m.learning - m.asleep <= m.usable and m.host_fits  # sft has no engine
 
     try:
         m = planned(backend, beside)
-    except ConfigError:  # micro-batches smaller than the mean row of plan.lengths, which SFT need not have
+    except ConfigError:  # micro-batches smaller than the mean row of plan.lengths, which does not describe SFT's rows
         return None
     if fits(m):
         return None
@@ -255,7 +257,7 @@ def _refused_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster
 
 
 def _host(m: Memory) -> str:
-    """The words for a machine whose memory is too small."""
+    """Returns what a run needs of a machine with too little memory."""
     assert m.host_limit is not None
     parts = {"offloaded, asleep and kept for servers": m.host, "copy of a checkpoint": m.host_checkpoint,
              "images": m.host_images, "model gathered for engines": m.host_gathered}  # fmt: skip
@@ -266,7 +268,7 @@ def _host(m: Memory) -> str:
 
 
 def _frugal(backend: Backend) -> Iterator[tuple[list[str], Backend]]:
-    """Layouts that take less memory, the fastest first, each with the overrides that make it."""
+    """Yields layouts that need less memory, the fastest first, each with the overrides that set it."""
     yield [], backend
     for stage, offload in ((2, "none"), (3, "none"), (2, "optimizer"), (3, "optimizer"), (3, "weights")):
         other = replace(backend, dtype="bfloat16", zero_stage=stage, offload=offload, activation_checkpointing=True)

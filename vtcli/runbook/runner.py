@@ -1,4 +1,4 @@
-"""Execution of steps, here one after the other or as jobs of Slurm that wait for each other."""
+"""Runs steps, here one after the other or as Slurm jobs that wait for each other."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHARDS = 4
 
 
 def here(steps: Sequence[Step]) -> dict[str, str]:
-    """Runs the steps in order, each as a process. A command that has made its artifact before finds it and makes
-    nothing; a command that was killed goes on. Returns the artifacts by name.
+    """Runs the steps in order, each as a process, and returns the artifacts by name. A command that has made its
+    artifact before finds it; a command that was killed continues.
 
     Raises:
-        SystemExit: a command has failed; with its exit code.
+        SystemExit: a command failed; has its exit code.
     """
     made: dict[str, str] = {}
     for number, step in enumerate(steps, 1):
@@ -35,8 +35,8 @@ def here(steps: Sequence[Step]) -> dict[str, str]:
         code, made[step.makes] = run(step.command(made))
         if code or not made[step.makes]:
             _say(
-                f"step {number} of {len(steps)} has failed with exit code {code}. What is finished stays: the same "
-                "command goes on there."
+                f"step {number} of {len(steps)} failed with exit code {code}. Finished steps stay: the same command "
+                "continues there."
             )
             raise SystemExit(code or 1)
     return made
@@ -47,7 +47,7 @@ def _say(message: str) -> None:
 
 
 def options_of(stage: str) -> str:
-    """The variable with options of sbatch for a stage.
+    """Returns the variable with sbatch's options for a stage.
 
     >>> options_of("rl")
     'RL_SBATCH'
@@ -56,9 +56,9 @@ def options_of(stage: str) -> str:
 
 
 def as_jobs(steps: Sequence[Step]) -> list[str]:
-    """Submits the commands to Slurm, each after the jobs whose artifacts it reads. ``SYNTH_SBATCH``, ``RL_SBATCH`` and
-    their like are options of sbatch for a stage. What no stage does, a copy of an artifact, is done here at once.
-    Returns the numbers of the jobs; none stays if one is refused."""
+    """Submits the commands to Slurm, each after the jobs that make its inputs. ``SYNTH_SBATCH``, ``RL_SBATCH`` and so
+    on have options of sbatch for a stage. A copy of an artifact, which no stage makes, is made here at once. Returns
+    the numbers of the jobs; if one is refused, cancels all."""
     if shutil.which("sbatch") is None:
         raise ConfigError("SLURM=1: there is no sbatch here. Run this where jobs are submitted")
     variables = {step.verb: options_of(step.verb) for step in steps if step.verb in STAGES}
@@ -68,6 +68,7 @@ def as_jobs(steps: Sequence[Step]) -> list[str]:
             raise ConfigError(
                 f"{variables[stage]} may not set --array: data are made in {SHARDS} shards, the rest at once"
             )
+    # --kill-on-invalid-dep below: without it a job behind a failed one would wait in the queue for ever.
     here([step for step in steps if step.verb not in STAGES])
     jobs: dict[str, str] = {}
     numbers: list[str] = []
@@ -98,8 +99,8 @@ def as_jobs(steps: Sequence[Step]) -> list[str]:
 
 
 def differing(steps: Sequence[Step], home: Path) -> Iterator[str]:
-    """A line for each newest artifact that was made with other words than its step has, or from older inputs than are
-    there. Where it was kept and tracked does not count."""
+    """Yields a line for each newest artifact that was made with other words than its step has, or from older inputs
+    than exist now. Ignores where it was stored and tracked."""
     store = ArtifactStore(home)
     for step in (each for each in steps if each.verb in STAGES):
         aside = ("stage", "home", "tracker", "synth.merge", "synth.shard", "synth.workers", *step.reads)
@@ -116,35 +117,35 @@ def differing(steps: Sequence[Step], home: Path) -> Iterator[str]:
 
 
 def _deciding(words: Sequence[str], aside: Sequence[str]) -> set[str]:
-    """Overrides without those of some keys; of several of one key the last, which counts."""
+    """Returns overrides without those of some keys; of several with one key the last, which counts."""
     plain = [word.lstrip("+") for word in words if "=" in word or word.startswith("~")]
     last = {word.partition("=")[0]: word for word in plain}
     return {word for key, word in last.items() if key not in aside}
 
 
 def home(steps: Sequence[Step]) -> Path:
-    """The folder of the artifacts that the steps make."""
+    """Returns the folder of the artifacts that the steps make."""
     step = next(each for each in steps if each.verb in STAGES)
     return Path(str(compose.load(step.verb, step.argv({})).values["home"]))
 
 
 def latest(steps: Sequence[Step]) -> Mapping[str, str]:
-    """The newest artifact of each name."""
+    """Returns the newest artifact of each name."""
     return {step.makes: f"{step.makes}@latest" for step in steps}
 
 
 def scripts() -> Path:
-    """The folder of the batch scripts, of a checkout or of an installed package."""
+    """Returns the folder of the batch scripts, of a checkout or of an installed package."""
     import stages
 
     return Path(str(stages.__file__)).parent / "slurm"
 
 
 def run(argv: Sequence[str]) -> tuple[int, str]:
-    """Runs ``vtcli ARGV`` to its end. Returns its exit code and the reference of the artifact that it printed.
+    """Runs ``vtcli ARGV`` to its end. Returns its exit code and the reference of the artifact that it prints.
 
-    Ctrl-C and SIGTERM are passed on; the child gets each once, as it has a session of its own. ``MLFLOW_RUN_ID`` is
-    not: several children would write into one run.
+    Passes on Ctrl-C and SIGTERM. The child has a separate session, so that it gets each signal once and not from the
+    terminal too. Does not pass ``MLFLOW_RUN_ID``, because several children would write into one run.
     """
     command = [sys.executable, "-m", "vtcli.cli.child", *argv]
     pipe = subprocess.PIPE

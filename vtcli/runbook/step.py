@@ -1,5 +1,5 @@
 """A step of a runbook: one command, the artifacts that it reads, and the artifact that it makes. Also the stages that
-steps run, and the machine that these want."""
+steps run, and the machine that they need."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ IN_RANKS = ("sft", "rl")
 
 
 def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
-    """The config dataclass and ``run`` of ``stages/<stage>.py``."""
+    """Returns the config dataclass and ``run`` of ``stages/<stage>.py``."""
     module = importlib.import_module(f"stages.{stage}")
     return module.Config, module.run
 
 
 def require_machine(job: Job) -> None:
-    """Refuses a job whose scale this machine cannot run. Training alone and the engine ``hf`` need no vLLM."""
+    """Refuses a job at a scale that this machine cannot run. Training alone and the engine ``hf`` need no vLLM."""
     from vtcli.config import compose, machine
 
     if job.stage in ON_ACCELERATOR and (job.values.get(job.stage) or {}).get("policy") != "endpoint":
@@ -48,8 +48,8 @@ def _model_of(job: Job) -> str | None:
 class Step:
     """One command of several.
 
-    ``reads`` are keys of the command with the name of the artifact that another step makes, with an artifact that is
-    there (``NAME:vN``), or with a folder inside one (``NAME/phases/tools``).
+    ``reads`` maps keys of the command to the name of another step's artifact, to an existing artifact (``NAME:vN``), or
+    to a folder inside one (``NAME/phases/tools``).
     """
 
     verb: str  # words between vtcli and the arguments: "rl", "artifacts add"
@@ -59,24 +59,24 @@ class Step:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The artifacts that the command reads, without the folders inside them."""
+        """The artifacts that the command reads, without folders inside them."""
         return tuple(ref.partition("/")[0] for ref in self.reads.values())
 
     def argv(self, made: Mapping[str, str]) -> list[str]:
-        """Words after the verb. ``made`` has the artifacts of other steps by name, else the newest are meant."""
+        """Returns the words after the verb. ``made`` has artifacts of other steps by name; others are the newest."""
         return [*self.arguments, *filled(self.reads, made)]
 
     def command(self, made: Mapping[str, str]) -> list[str]:
-        """Words after ``vtcli``."""
+        """Returns the words after ``vtcli``."""
         return [*self.verb.split(), *self.argv(made)]
 
     def line(self, made: Mapping[str, str]) -> str:
-        """The command as a person types it."""
+        """Returns the command as a person types it."""
         return shlex.join(["vtcli", *self.command(made)])
 
 
 def filled(reads: Mapping[str, str], made: Mapping[str, str]) -> list[str]:
-    """Overrides that name the inputs: an artifact, or the newest of the name that is being made.
+    """Returns overrides that name the inputs: an artifact, or the newest one of a name that a step makes.
 
     >>> filled({"rl.data": "data", "eval.model": "policy/phases/tools"}, {"policy": "policy:v3"})
     ['rl.data=data@latest', 'eval.model=policy:v3/phases/tools']
