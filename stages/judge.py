@@ -1,4 +1,4 @@
-"""``vtcli judge``: score stored trajectories under a recipe, under all of them, or compare two judges of them."""
+"""``vtcli judge``: scores stored trajectories under one recipe or all, or compares two judges of them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from vtcli.store import codec, disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
 RUNTIME_KEYS = ("scoring.concurrency", "scoring.max_unjudged", "scoring.recipes_in", *judging.RUNTIME_KEYS)
-"""Keys that change nothing in what is said."""
+"""Keys that change no score."""
 
-ORACLE = "oracle"  # agreement's other side
+ORACLE = "oracle"  # the other side of an agreement
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,24 @@ class Config:
     against: str | None = None  # agreement: the other input, or "oracle"
     recipe: str | None = None  # its name, for the artifact's
     recipes: list[str] | None = None  # matrix: RECIPE or RECIPE/VARIANT; null: all of conf/recipe
-    recipes_in: str | None = None  # a folder of own ones beside them
-    phase: str | None = None  # the only phase whose reward is used; null: the last one of each form
-    group_size: int | None = None  # null: as the run that made them was told
-    measure: Measure = "missing"  # never: use stored signals only
+    recipes_in: str | None = None  # a folder with further recipes
+    phase: str | None = None  # the only phase with a reward to use; null: the last one of each form
+    group_size: int | None = None  # null: as in the run that made them
+    measure: Measure = "missing"  # never: use only stored signals
     again: tuple[str, ...] = ()  # signals, by their names in the configuration, to be measured although stored
     compared: tuple[str, ...] = agreement.COMPARED
     shown: int = 3  # disagreements of each pair of recipes, in each direction
     concurrency: int = 64  # trajectories whose signals are measured at a time
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
-    max_unjudged: float = 0.05  # of the trajectories that it is asked about, without a verdict
-    sandbox: PoolConfig = field(default_factory=PoolConfig)  # where claims of code are tested, if a reward asks
+    max_unjudged: float = 0.05  # share without a verdict, of the trajectories that the judge is asked about
+    sandbox: PoolConfig = field(default_factory=PoolConfig)  # tests claims of code, if a reward needs them
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         if (self.against is not None) != (self.mode == "agreement"):
-            raise ConfigError(
-                "two inputs are compared by `vtcli judge agreement A B`; one is scored by `vtcli judge A`"
-            )
+            raise ConfigError("`vtcli judge agreement A B` compares two inputs; `vtcli judge A` scores one")
         if self.mode == "score":
             verdicts.rewards_of(self.job.get("rl") or {}, self.phase)
         if unknown := sorted(set(self.again) - set(self.signals)):
@@ -78,19 +76,19 @@ class Config:
 
 
 def run(config: Config) -> Artifact:
-    """Returns the artifact: ``scores.jsonl`` and ``summary.json``; ``matrix.parquet``, ``matrix.json`` and
-    ``matrix.html``; or ``agreement.json``.
+    """Scores or compares, and returns the artifact: ``scores.jsonl`` and ``summary.json``; ``matrix.parquet``,
+    ``matrix.json`` and ``matrix.html``; or ``agreement.json``.
 
     Raises:
-        InputError: trajectories that are missing, damaged, of another schema version, or that nothing can score.
-        ConfigError: a signal that the reward needs and that is neither stored nor measured.
+        InputError: trajectories are missing, damaged, of another schema version, or cannot be scored.
+        ConfigError: a signal that the reward needs is neither stored nor measured.
     """
     source = stored.find(_store(config), config.trajectories)
     return {"score": _score, "matrix": _matrix, "agreement": _agreement}[config.mode](config, source)
 
 
 def _open(config: Config, name: str, kind: Any, sources: Sequence[TrajectorySource], said: Mapping[str, Any]) -> Any:
-    """``open_run`` with what decides about scores in its fingerprint: the inputs' contents and the rewards."""
+    """Opens the run with the inputs' contents and the rewards in its fingerprint, because they decide the scores."""
     parents = [parent for source in sources for parent in source.parents]
     inputs = {"input": sources[0].origin(), **({"against": sources[1].origin()} if len(sources) > 1 else {})}
     settings = RunSettings.of(config.job, name)
@@ -103,6 +101,7 @@ def _score(config: Config, source: TrajectorySource) -> Artifact:
     name = f"scores-{config.recipe}{variant}" if config.recipe else "scores"
     with _open(config, name, "scores", [source], {"rewards": verdicts.nodes(rewards)}) as stage:
         if stage.reused:
+            # An identical run exists: print its table again instead of asking the judge.
             found = list(records.read(stage.reused.path / stored.SCORES, Score))
             printing.print_all(scores.summary(found, config.seed))
             return stage.reused
@@ -153,8 +152,8 @@ def _matrix(config: Config, source: TrajectorySource) -> Artifact:
 
 
 def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The composed configuration of every recipe with a reward, and why the others have none. ``codev/code`` is the
-    recipe codev with variant=code."""
+    """Returns the composed configuration of each recipe with a reward, and the reason for each without. ``codev/code``
+    is the recipe codev with variant=code."""
     from vtcli.config.compose import load, options
 
     jobs: dict[str, dict[str, Any]] = {}
@@ -162,6 +161,7 @@ def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]
     own = Path(config.recipes_in) if config.recipes_in else None
     for name in config.recipes or options("recipe", own):
         recipe, _, variant = name.partition("/")
+        # At the scale of this run: limits and pixels change nothing here, but every recipe must compose.
         given = [f"+recipe={recipe}", f"scale={config.job['scale']}", *([f"variant={variant}"] if variant else [])]
         given += ["--config-dir", str(own)] if own else []
         values = load("judge", given).values
@@ -176,12 +176,14 @@ def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]
 def _rows(
     config: Config, source: TrajectorySource, jobs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Facts], list[RecipeTotals]]:
-    """The totals of every recipe. Recipes with the same signals share what is measured."""
-    # Recipes whose signals are configured alike share one measurement: a judge is asked once for all of them.
+    """Returns the totals of every recipe. Recipes with equal signals share their measurement."""
+    # By configuration and not by recipe, because a judge must be asked once for all recipes with the same signal.
     kinds = {name: json.dumps(job["signals"], sort_keys=True) for name, job in jobs.items()}
     bound = {kind: _bind(json.loads(kind)) for kind in kinds.values()}
     scorers = {
-        name: verdicts.Scorer(verdicts.rewards_of(job["rl"]), bound[kinds[name]], strict=False)
+        name: verdicts.Scorer(
+            verdicts.rewards_of(job["rl"]), bound[kinds[name]], strict=False
+        )  # a recipe without a signal leaves a gap
         for name, job in jobs.items()
     }
     wanted = {kind: [scorer for name, scorer in scorers.items() if kinds[name] == kind] for kind in bound}
@@ -213,8 +215,7 @@ def _bind(nodes: Mapping[str, Any]) -> dict[str, Signal]:
 
 
 def _agreement(config: Config, source: TrajectorySource) -> Artifact:
-    """Agreement of the judge with the stored values; with ``oracle``, with the oracle's values for the trajectories
-    now."""
+    """Compares the judge with the stored values; with ``oracle``, with the oracle's values for these trajectories."""
     oracle = config.against == ORACLE
     other = stored.trajectories(_store(config), source) if oracle else stored.find(_store(config), str(config.against))
     with _open(config, "agreement", "comparison", [source, other], {}) as stage:
@@ -222,10 +223,11 @@ def _agreement(config: Config, source: TrajectorySource) -> Artifact:
             saved = (stage.reused.path / "agreement.json").read_bytes()
             printing.print_all(scores.agreement_tables(codec.decode(agreement.JudgeComparison, json.loads(saved))))
             return stage.reused
+        # One side is always as stored, because a second measurement would compare the judge with itself.
         a = _judged(source, {}, How(_home(config), measure="never"))
         judged = {name: signal for name, signal in config.signals.items() if needs_judge(signal)} if oracle else {}
         measure = "missing" if oracle else "never"
-        # The oracle has the thresholds of conf/judge=oracle; where another judge is configured, its defaults.
+        # The oracle has the thresholds of conf/judge=oracle, or its defaults if another judge is configured.
         given = config.judge if isinstance(config.judge, functools.partial) else None
         asked = given if given is not None and given.func is open_oracle else None
         how = How(_home(config), asked, measure, tuple(judged), sandbox=config.sandbox)
@@ -257,7 +259,7 @@ def _store(config: Config) -> ArtifactStore:
 
 
 def _fresh(stage: StageRun) -> Path:
-    """An empty folder to be committed; an earlier attempt may have left one."""
+    """Returns an empty folder to commit; an earlier attempt may have left one with files."""
     out = stage.work / "artifact"
     shutil.rmtree(out, ignore_errors=True)
     with disk.checked(out, "make the folder"):

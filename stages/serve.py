@@ -1,4 +1,4 @@
-"""``vtcli serve``: a model as an agent behind an OpenAI-compatible endpoint; rollouts go on in the server."""
+"""``vtcli serve``: a model as an agent behind an OpenAI-compatible endpoint; rollouts run in the server."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ from vtcli.store.leases import LeasedImages
 from vtcli.store.models import ModelSource, source_model
 
 CONFUSING = re.compile(r"o1|o3|o4|gpt-5")
-"""Parts of a model's name by which harnesses recognise models that want other parameters, see docs/clients.md."""
+"""Parts of a model's name by which harnesses recognise models with other parameters, see docs/clients.md."""
 
 POLL_S = 0.05
-"""Interval at which an ending server checks for open requests."""
+"""Interval at which an ending server looks for open requests."""
 
 CUT_S = 5.0
-"""Time in which the clients of requests that are cut take their 503."""
+"""Time for the clients of cut requests to receive their 503."""
 
 END_S = 1.0
-"""aiohttp waits for so long, twice, once ``drain_s`` is over."""
+"""aiohttp waits this long, twice, once ``drain_s`` is over."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Config:
     as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...] = ()  # taken from the model's manifest
     record: bool = False  # trajectories become an artifact when the server ends
     host: str = "127.0.0.1"
-    port: int = 8000  # 0: any that is free
+    port: int = 8000  # 0: any free one
     key_env: str = "VTCLI_API_KEY"
     history: int = 256  # newest trajectories that clients can look at
-    timeout_s: float = 540.0  # of a request; then its rollouts end as they stand
-    drain_s: float = 30.0  # requests under way may finish for so long when the server is told to end
+    timeout_s: float = 540.0  # of a request; then its rollouts end as they stand. Clients repeat a request at 600 s
+    drain_s: float = 30.0  # time for open requests once the server is asked to end
     bounds: Bounds = field(default_factory=Bounds)
     request: RequestLimits = field(default_factory=RequestLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -86,10 +86,11 @@ class Config:
         above(0, self, "drain_s", "timeout_s")
         if self.agent.sampling.cut or self.agent.sampling.spans:
             raise ConfigError(
-                "serve.agent.sampling: top_k, top_p, min_p and spans are the request's own; expected a temperature "
-                "alone, for requests that do not say one"
+                "serve.agent.sampling: requests set top_k, top_p, min_p and spans themselves; expected only a "
+                "temperature, for requests without one"
             )
         at_least(0, self, "history")
+        # A body larger than the room for all bodies would wait for ever.
         if self.connections.bodies_mb < self.request.max_body_mb:
             raise ConfigError(
                 f"serve.connections.bodies_mb={self.connections.bodies_mb:g} has no room for one body of "
@@ -103,21 +104,23 @@ class Config:
 
 
 def run(config: Config) -> Artifact | None:
-    """Serves until SIGTERM or Ctrl-C; then what is under way may finish. Returns what was recorded, if anything.
+    """Serves until SIGTERM or Ctrl-C, then lets open requests finish. Returns the recorded trajectories, if any.
 
     Raises:
-        InputError: no model, none that names its environment where nothing else does, or the port is taken.
-        EngineError: an engine that does not start, or fails later.
+        InputError: no model, a model without a recorded environment if none is named, or the port is taken.
+        EngineError: the engine does not start, or fails later.
     """
-    # A server is never found again as an artifact: it has to run.
+    # A server never counts as made already, because its purpose is to run.
     settings = replace(RunSettings.of(config.job, "serve"), reuse=False)
     source = None if config.policy == "endpoint" else source_model(ArtifactStore(settings.home), config.model)
     config = _as_trained(config, source)
     if source is None:
         config.endpoint.require(read_card(config.agent.env), offered=True)
+    # The policy of an endpoint has no files here, so nothing of it enters the run's identity.
     logging.getLogger("vtcli.serve").setLevel(logging.INFO)
     keys, files, parents = (source.location_keys("serve"), source.files, source.parents) if source else ((), {}, [])
     scope = Scope(keys, files, when_changed="anew", several=not config.record)
+    # Several servers of one model may run side by side, unless they would record into one folder.
     with open_run(settings, "serve", "trajectories", config.job, parents, scope) as stage, EventLoop() as loop:
         server = _Server(config, stage, source)
         try:
@@ -130,7 +133,7 @@ def run(config: Config) -> Artifact | None:
 
 
 def _as_trained(config: Config, source: ModelSource | None) -> Config:
-    """The configuration with the parts of ``as_trained`` from the model's manifest.
+    """Returns the configuration with the parts of ``as_trained`` from the model's manifest.
 
     Raises:
         InputError: the manifest does not name the environment.
@@ -150,7 +153,7 @@ def _as_trained(config: Config, source: ModelSource | None) -> Config:
 
 
 class LoadEnded(BaseException):
-    """The server is told to end while its model loads. No ``Exception``, which a library may take for its own."""
+    """The server is asked to end while its model loads. Not an ``Exception``, which a library may swallow."""
 
 
 class _Server:
@@ -181,11 +184,11 @@ class _Server:
         )
 
     async def serve(self) -> None:
-        """The socket opens before the model loads, so that ``/health`` and ``/ready`` say which of both it is."""
+        """Opens the socket before the model loads, so that ``/health`` and ``/ready`` answer differently meanwhile."""
         self._loop = asyncio.get_running_loop()
         self.service.failed = failed = self._loop.create_future()
         runner = connections.runner(application(self.service), self.config.connections, END_S)
-        async with AsyncExitStack() as closing:  # from below, and each whatever the one before raises
+        async with AsyncExitStack() as closing:  # closes from the last to the first, even if one of them raises
             if self.recorder is not None:
                 closing.callback(self.recorder.close)
             closing.callback(lambda: self.stage.tracker.metrics(self.service.metrics.totals, 0))
@@ -196,8 +199,8 @@ class _Server:
             await self._load()
             if odd := CONFUSING.search(self.service.names[0]):
                 print_line(
-                    f"the name {self.service.names[0]} holds {odd.group()!r}: VLMEvalKit and lmms-eval take it for a "
-                    "reasoning model of OpenAI's and ask otherwise (no temperature). Serve it under another name."
+                    f"the name {self.service.names[0]} contains {odd.group()!r}: VLMEvalKit and lmms-eval take it for "
+                    "a reasoning model of OpenAI and send no temperature. Serve it under another name."
                 )
             host, port = self.config.host, socket.sockets[0].getsockname()[1]
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -209,16 +212,16 @@ class _Server:
             raise failed.result()
 
     def recorded(self) -> Artifact | None:
-        """Commits what was recorded; None where nothing was."""
+        """Commits the recorded trajectories; returns None without any."""
         if self.recorder is None or not (count := self.recorder.finish(self.images)):
             return None
         return self.stage.commit(self.recorder.path.parent, {"trajectories": count})
 
     def end(self) -> None:
-        """Lets what is under way finish, then ends. For a signal handler, at any time.
+        """Lets open requests finish, then ends. For a signal handler, at any time.
 
         Raises:
-            LoadEnded: nothing is under way, for the model is not loaded. The event loop ends with it at once.
+            LoadEnded: the model is still loading, so no request is open. The event loop ends with it at once.
         """
         if self._loop is None:
             self._end.set()
@@ -244,6 +247,7 @@ class _Server:
         session = self.session
         await session.start()
         if session.family is None:
+            # A stand-in: the endpoint's policy asks for a sample's native tools, and served questions share them.
             asked = session.worlds.offer(Sample("", "served", "answer", "served", "", "", (), ()))
             config, root = self.config, self.stage.store.root
             policy = session.connect(config.endpoint, config.model, lambda rollout: asked, root)
@@ -271,7 +275,7 @@ class _Server:
         )
 
     async def _drain(self) -> None:
-        """New requests are refused; those under way have ``drain_s``, and then get a 503."""
+        """Refuses new requests. Open ones have ``drain_s``, and then get a 503."""
         self.service.draining = True
         print_line("ending: waiting for the requests under way")
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
@@ -285,7 +289,7 @@ class _Server:
 
 def _names(model: str, source: ModelSource | None) -> tuple[str, ...]:
     """Returns the names by which clients may call the model. The first is an id without ``/`` and ``:``, because
-    some clients make file names of it. The others are the names as given."""
+    some clients turn it into a file name. The others are the names as given."""
     whole = source.name if source else model
     plain = whole.rstrip("/").rsplit("/", 1)[-1].replace(":", "-").replace("@", "-")
     return tuple(dict.fromkeys((plain, whole, model)))
@@ -293,7 +297,7 @@ def _names(model: str, source: ModelSource | None) -> tuple[str, ...]:
 
 @contextmanager
 def _until_told(end: Callable[[], None]) -> Generator[None]:
-    """The first SIGTERM or Ctrl-C calls ``end``; a later one ends the process as anywhere else."""
+    """Calls ``end`` on the first SIGTERM or Ctrl-C; a later one ends the process as usual."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def told(number: int, frame: object) -> None:
@@ -309,7 +313,8 @@ def _until_told(end: Callable[[], None]) -> Generator[None]:
     finally:
         arrived()
         for number, handler in before.items():
+            # The second signal of the same request must not kill the process while it closes.
             if signal.getsignal(number) is told:
                 signal.signal(number, handler)
-            else:  # an idle server is here before a second signal is
+            else:  # end() raised at once in an idle server, so the handlers are already replaced
                 end_only_later(number)

@@ -1,4 +1,4 @@
-"""``vtcli sft``: imitate demonstrations; builds the model from its architecture when none is given to start from."""
+"""``vtcli sft``: imitates demonstrations; without a model to start from it builds one from its architecture."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from vtcli.store.records import Demo, DemoSet
 
 @dataclass(frozen=True)
 class First:
-    """Rows of one kind that come alone before all rows are mixed. A model that starts from nothing does not learn to
-    see while calls and guesses surround it (docs/results.md)."""
+    """Rows of one kind that are learned alone before all rows are mixed, because a model that starts from nothing does
+    not learn to see among calls and guesses (docs/results.md)."""
 
-    kind: str = "perceive"  # how a row's id ends
+    kind: str = "perceive"  # the end of a row's id
     epochs: float = 0.0  # over the rows of this kind
     rows_per_step: int = 32
 
@@ -63,26 +63,26 @@ class Config:
     optim: Optim
     epochs: float
     rows_per_step: int
-    rows: int | None  # so many of the demonstrations, drawn by the seed; fewer are a part of more. None: all
+    rows: int | None  # number of demonstrations, drawn by the seed; a smaller draw is part of a larger one. None: all
     first: First
     checkpoint_every: int | str  # steps, or a time: "30min"
-    checkpoint_beside: bool  # written while the training goes on, from a copy in host memory
-    checkpoint_keep: int  # the newest so many stay
-    checkpoint_best: str | None  # a metric: its best checkpoint stays as well, and is written as best/
+    checkpoint_beside: bool  # written during training, from a copy in host memory
+    checkpoint_keep: int  # number of newest checkpoints that stay
+    checkpoint_best: str | None  # a metric: its best checkpoint stays too, and is exported as best/
     checkpoint_best_mode: Literal["max", "min"]
     backend: Backend = field(default_factory=Backend)
-    family: str | None = None  # of what is built: its model_type
-    architecture: dict[str, Any] | None = None  # its sizes, as the family has them
-    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
+    family: str | None = None  # of the model to build: its model_type
+    architecture: dict[str, Any] | None = None  # its sizes, as the family defines them
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to class
     images: ImageLimits = field(default_factory=ImageLimits)
-    env: BoundCard | None = None  # conf/env: demonstrations are played there before they are learnt
+    env: BoundCard | None = None  # conf/env: demonstrations are played there before training
     prompt: dict[str, Any] = field(default_factory=dict[str, Any])
     sandbox: PoolConfig = field(default_factory=PoolConfig)  # where their code runs
-    play_rows: int = 64  # so many demonstrations; 0: none
-    play_timeout_s: float = 120.0  # for all of their code; what is not played by then is counted
-    max_failed: float = 0.05  # of their calls that fail where the demonstration shows a success; more end the run
-    max_tokens: int | None = None  # of a row, those of images included; null: any length
-    too_long: Literal["skip", "error"] = "skip"  # rows beyond max_tokens are left out, or end the run at its start
+    play_rows: int = 64  # number of demonstrations to play; 0: none
+    play_timeout_s: float = 120.0  # for all of their code; the rest is counted as late
+    max_failed: float = 0.05  # share of calls that fail although the demonstration shows a success; more end the run
+    max_tokens: int | None = None  # of a row, images included; null: any length
+    too_long: Literal["skip", "error"] = "skip"  # leave out rows beyond max_tokens, or end the run at its start
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -98,10 +98,10 @@ class Config:
         above(0, self, "epochs", "play_timeout_s")
 
     def built(self) -> tuple[type[Family], Any]:
-        """The family of the model that is built, and its sizes, checked before any library is loaded.
+        """Returns the family and the sizes of the model to build, checked before any library is loaded.
 
         Raises:
-            ConfigError: no such family, or sizes that it does not have.
+            ConfigError: an unknown family, or sizes that it does not have.
         """
         if self.family is None:
             raise ConfigError("model.family is not given: name the family of the model.architecture to build")
@@ -110,7 +110,7 @@ class Config:
 
 
 NAME = "base"  # of the artifact, without name=
-# These change nothing in what is learnt.
+# These do not change what the model learns.
 RUNTIME_KEYS = (
     "sft.data",
     "sft.checkpoint_keep",
@@ -123,10 +123,10 @@ RUNTIME_KEYS = (
 
 
 def run(config: Config) -> Artifact:
-    """Returns the model artifact: a Hugging Face folder with ``metrics.jsonl``.
+    """Trains and returns the model artifact: a Hugging Face folder with ``metrics.jsonl``.
 
     Raises:
-        InputError: demonstrations or a model that cannot be used.
+        InputError: unusable demonstrations or an unusable model.
     """
     settings = RunSettings.of(config.job, NAME)
     store = ArtifactStore(settings.home)
@@ -135,10 +135,10 @@ def run(config: Config) -> Artifact:
     source = source_model(store, config.model, verify=first_rank()) if config.model else None
     if source is not None:
         parents += source.parents
-    # What RL or a generator would do changes nothing here, so that a finished model is found again.
+    # Settings of RL or of generators do not count, so that a change there finds the finished model again.
     made_from = {key: config.job.get(key) for key in ("sft", "model", "images", "scale", "families")}
     free = (*RUNTIME_KEYS, *(source.location_keys("sft") if source else ()))
-    free += () if config.checkpoint_best else ("sft.checkpoint_every",)  # the best is chosen among what was kept
+    free += () if config.checkpoint_best else ("sft.checkpoint_every",)  # the best is chosen among saved checkpoints
     files = source.files if source else {}
     with open_run(settings, "sft", "model", made_from, parents, Scope(free, files)) as stage:
         if stage.reused:
@@ -154,8 +154,8 @@ def run(config: Config) -> Artifact:
 
 
 def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks: Ranks) -> None:
-    """Plays the calls of some demonstrations in the environment, and reports the share that does what it shows.
-    Reports the reason where this machine has no sandbox for code.
+    """Plays calls of some demonstrations in the environment and reports the share that does what it shows, because a
+    model would otherwise learn calls that fail. Reports why, if this machine has no sandbox for code.
 
     Raises:
         InputError: more than ``max_failed`` of the calls fail where their demonstration shows a success.
@@ -164,12 +164,13 @@ def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks:
     if card is None:
         return
     own: Playback | None = None
-    if ranks.rank == 0:  # the others wait
+    if ranks.rank == 0:  # the others wait in gather
         count = min(config.play_rows, len(demos))
         chosen = sorted(np.random.default_rng(config.seed).permutation(len(demos))[:count].tolist())
         try:
             own = asyncio.run(_play(config, card, (demos.load(index) for index in chosen), images))
         except (ConfigError, EngineError) as error:
+            # Native tools run in this process: their error is a real one and not a lack of this machine.
             if not card.runner:
                 raise
             print_line(f"sft: the code of the demonstrations is not played in the environment {card.name}: {error}")
@@ -197,11 +198,11 @@ def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks:
 
 
 async def _play(config: Config, card: EnvCard, demos: Iterable[Demo], images: ImageStore) -> Playback:
-    """Plays demonstrations, those of code in a sandbox of their own.
+    """Plays demonstrations, those with code in a separate sandbox.
 
     Raises:
-        ConfigError: a machine without a sandbox, or demonstrations that the environment cannot open.
-        EngineError: a sandbox that does not start.
+        ConfigError: this machine has no sandbox, or the environment cannot open the demonstrations.
+        EngineError: the sandbox does not start.
     """
     inputs = EnvInputs(images, read_prompt(config.prompt))
     if not card.runner:
@@ -219,7 +220,7 @@ def _ranks() -> Ranks:
 
 
 def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
-    """A fresh model in the work folder, built by the first rank; complete or absent."""
+    """Builds a fresh model in the work folder, in the first rank; the folder is complete or absent."""
     from vtcli.engines.learner.distributed import barrier, init_distributed
 
     folder = stage.work / "init"
@@ -228,7 +229,7 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
         kind, sizes = config.built()
         draft = stage.work / "init.draft"
         shutil.rmtree(draft, ignore_errors=True)
-        used = min(len(demos), 4000)  # spread evenly: rows are in order of their tasks
+        used = min(len(demos), 4000)  # for the tokenizer, spread evenly because rows are sorted by task
         with disk.checked(draft):
             kind.build(draft, sizes, (demos.messages(i * len(demos) // used) for i in range(used)), config.seed)
             draft.rename(folder)
@@ -239,7 +240,7 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
 def _train(
     config: Config, stage: StageRun, family: Family, learnt: DemoSet, held_out: DemoSet, images: ImageStore
 ) -> Artifact:
-    """Every step of the run. The rows of ``held_out`` are only measured."""
+    """Runs every training step. Rows of ``held_out`` are only measured."""
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier, rank_alive
@@ -256,9 +257,9 @@ def _train(
     log = stage.work / "metrics.jsonl"
     checkpoints = Checkpoints(stage.work / "checkpoints", [log], config.checkpoint_keep, config.checkpoint_best_mode)
     done = 0
-    barrier()  # the first rank has made the work folder
+    barrier()  # the first rank makes the work folder
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
-        done = found[0]  # the first rank has cut the logs back to it, which it alone writes
+        done = found[0]  # the first rank, the only one that writes logs, has cut them back to this step
         learner.load_checkpoint(found[1])
     own = slice(learner.rank, None, learner.world)  # this rank's part of any list
 
@@ -266,19 +267,21 @@ def _train(
         """Reads and encodes this rank's rows of a step, in threads."""
         return [submit(partial(train.__getitem__, i)) for i in schedule.batch(step)[own]] if step < steps else []
 
-    coming = begin(done)  # a step ahead: images are decoded while the step before is learnt
+    coming = begin(done)  # one step ahead: threads decode images while the model learns from the step before
     every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best, config.checkpoint_best_mode)
     saver = Saver(learner, checkpoints, every, beside=config.checkpoint_beside)
-    known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # which is not measured in every step
+    known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # not in every step's metrics
     with StepBar("sft", steps, done, quiet=learner.rank != 0, work=stage.work) as bar:
         for step in range(done, steps):
             here, coming = [row.result() for row in coming], begin(step + 1)
-            metrics = learner.update([here])  # shared out by computed tokens
+            metrics = learner.update([here])  # the learner shares rows out by computed tokens
             last, due = step + 1 == steps, saver.due(step + 1)
             if len(held) and (last or (due and config.checkpoint_best == "validation_nll")):
                 metrics["validation_nll"] = learner.evaluate([held[i] for i in range(len(held))[own]])
             if learner.rank == 0:
                 log_step(stage.tracker, log, metrics, step, "sft")
+            # Checked in the first step, because a misspelled metric would otherwise end the run at its first
+            # checkpoint.
             known = known or require(metrics, config.checkpoint_best)
             if (due and not last) or (last and config.checkpoint_best):
                 saver.save(step + 1, metrics.get(config.checkpoint_best or ""))
@@ -290,6 +293,7 @@ def _train(
     if (best := checkpoints.best()) is not None:
         learner.load_checkpoint(best)
         export_complete(learner, family.folder, folder / "best")
+    # Every rank returns the same artifact, and only the first may commit it.
     if learner.rank != 0:
         return wait_for_commit(stage, RunSettings.of(config.job, NAME).name, rank_alive(0, "the artifact"))
     with disk.checked(folder, "copy the log to"):
@@ -300,16 +304,16 @@ def _train(
 
 
 def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[DemoRows, dict[str, int]]:
-    """The rows of at most ``max_tokens``, the same in every rank and after every resume, and the count of the others.
+    """Returns the rows of at most ``max_tokens``, the same in all ranks and attempts, and the number of the others.
 
     Raises:
-        InputError: turns in a wrong order, longer rows with ``too_long=error``, none that is short enough, or one that
-            no micro-batch takes.
+        InputError: turns in a wrong order, longer rows with ``too_long=error``, no row that is short enough, or a row
+            that fits no micro-batch.
     """
     rows.check()
     most, budget = config.max_tokens, config.backend.batch_tokens
-    # Rows that are learnt are measured on request alone: it takes as long as an epoch's encoding. One beyond the
-    # budget ends their step on all ranks. Rows that are held out come at the last step, when it is late to say so.
+    # Training rows are measured only for max_tokens, because that takes as long as encoding an epoch; a row beyond the
+    # budget then ends its step on all ranks. Held-out rows come at the last step, which is too late for such an error.
     if not len(rows) or (most is None and split == "train"):
         return rows, {}
     lengths = rows.lengths(ranks)
@@ -338,36 +342,37 @@ def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[D
 
 @dataclass(frozen=True)
 class Schedule:
-    """Chooses the rows of each step, by their places in the data. The choice is a pure function of the step, so a
+    """Chooses the rows of each step, by their places in the data. The choice is a pure function of the step, so that a
     resumed run continues with the same rows."""
 
     used: Sequence[int]  # all places, or those that ``rows`` draws
-    alone: Sequence[int]  # of the kind that comes first
+    alone: Sequence[int]  # places of the kind that comes first
     alone_steps: int
     config: Config
 
     @classmethod
     def of(cls, ids: Sequence[str], config: Config) -> Schedule:
-        """Raises ``ConfigError`` for more rows than there are, and for a first kind that no row has."""
+        """Makes a schedule. Raises ``ConfigError`` for more rows than exist, or a first kind that no row has."""
         first, used = config.first, range(len(ids))
         if config.rows is not None:
             if config.rows > len(ids):
                 raise ConfigError(f"sft.rows={config.rows}: {config.data} has {len(ids)} rows; null takes all")
+            # A prefix of one permutation, so that a run with fewer rows learns from a subset of a run with more.
             used = sorted(np.random.default_rng(config.seed).permutation(len(ids))[: config.rows].tolist())
         alone = [i for i in used if ids[i].endswith(f"-{first.kind}")] if first.epochs else []
         if first.epochs and not alone:
             raise ConfigError(f"sft.first.kind={first.kind!r}: no row's id in {config.data} ends with -{first.kind}")
         if config.rows_per_step > len(used) and first_rank():
             print_line(
-                f"sft: sft.rows_per_step={config.rows_per_step} of {len(used)} rows: each step learns rows several "
-                f"times. Lower it to {len(used)} at most"
+                f"sft: sft.rows_per_step={config.rows_per_step} exceeds the {len(used)} rows: each step repeats rows. "
+                f"Lower it to {len(used)} at most"
             )
         steps = max(1, round(first.epochs * len(alone) / first.rows_per_step)) if alone else 0
         return cls(used, alone, steps, config)
 
     @property
     def rows(self) -> int:
-        """Number of rows that are learnt from."""
+        """Number of rows to learn from."""
         return len(self.used)
 
     @property
