@@ -76,6 +76,7 @@ class Claims:
         again."""
         verdicts, read = rewards.apply(reward, [signals for _, signals in found])
         # A test runs code's operations again, so only rewards that read what rests on them pay for it.
+        # ``read`` was recorded while the reward ran, so that a reward from outside declares nothing.
         if read & self.measure.claimed:
             again = await asyncio.gather(*(self.settled(*each) for each in found))
             if any(new is not old for (new, _), (old, _) in zip(again, found, strict=True)):
@@ -101,6 +102,7 @@ class Claims:
             verdicts = await self._verdicts(trajectory, claims)
         except EpisodeLostError as error:
             return replace(trajectory, stop=Stop.BROKEN, error=f"EpisodeLostError: {error}")
+        # The very same object, by which callers see that nothing is to be measured again.
         if all(verdict.verified is None for verdict in verdicts):
             return trajectory
         refs = list(trajectory.images)

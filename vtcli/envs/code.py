@@ -97,6 +97,7 @@ class CodeEnv:
             return self._refuse(call, "refused", f"the code has {len(code)} characters, at most {limit} are run")
         index: int | None = None
         if self.protocol.place.scope == "call":
+            # A bool is an int in Python, so ``true`` would name image 1.
             asked = (call.arguments or {}).get("image_index", 0)
             index = asked if isinstance(asked, int) and not isinstance(asked, bool) else -1
             if not 0 <= index < len(images):
@@ -154,6 +155,7 @@ class CodeEnv:
         pixels = self._images.view(ref) if view else self._images.full(ref)
         if not as_file:
             return Picture(pixels)
+        # The stored file is such a PNG already; encoding it again would take longer than reading it.
         if isinstance(self._images, ImageStore | Lease):
             return Picture(pixels, self._images.path(ref.view if view else ref.full).read_bytes())
         return Picture(pixels, encode_png(pixels))
@@ -170,6 +172,7 @@ class CodeEnv:
             if writing.needs_image and not refs:
                 status = "error"
         else:
+            # A failed run's observation shows no image, so the trajectory gets none.
             refs, shown = [], replace(shown, kept=())
         made = tuple(range(count, count + len(refs)))
         return _Done(

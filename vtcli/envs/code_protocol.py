@@ -86,6 +86,7 @@ class ObservationTemplates:
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags that the observation is made of; text from a run cannot write them."""
+        # Read off the templates, so that a new protocol's tags are escaped without a list to keep.
         whole = self.result + self.error + self.nothing + self.images + self.image
         return tuple(sorted(set(_TAG.findall(whole))))
 
@@ -150,6 +151,7 @@ def names(template: str, count: int) -> list[str]:
         return []
     if "{i}" in template:
         return [template.replace("{i}", str(i)) for i in range(count)]
+    # Before the ending, so that the name still shows the format.
     stem, dot, ending = template.partition(".")
     return [f"{stem}_{i}{dot}{ending}" if i else template for i in range(count)]
 

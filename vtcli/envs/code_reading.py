@@ -104,6 +104,7 @@ def _chosen(reading: Reading, calls: Sequence[Call]) -> tuple[Call, ...]:
         return (calls[-1],)
     if reading.several == "each" or len(calls) == 1:
         return tuple(calls)
+    # As one run, so that a later block sees the names of an earlier one even if names do not persist.
     code = "\n".join(str((call.arguments or {}).get("code", "")) for call in calls)
     whole = Call("\n".join(call.raw for call in calls), reading.name, {"code": code})
     return (whole if code.strip() else replace(whole, problem=EMPTY),)

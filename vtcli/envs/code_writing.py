@@ -84,6 +84,7 @@ def shorten(text: str, limit: int) -> str:
     """Head and tail of a text that is longer than ``limit`` characters, and how much is missing between them."""
     if len(text) <= limit:
         return text
+    # Both ends are kept: results are printed last, headings first.
     head = limit // 2
     return f"{text[:head]}\n… {len(text) - limit} characters left out …\n{text[len(text) - (limit - head) :]}"
 

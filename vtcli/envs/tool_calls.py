@@ -108,6 +108,7 @@ def image_index(arguments: Mapping[str, Json], count: int) -> int:
 
 def printable(name: str | None) -> str:
     """Strips a policy's text for an observation: no marker can be formed from it, at most 40 characters."""
+    # The policy wrote the name, and reads the message: a marker in it would be tokenised as a marker.
     return re.sub(r"[^\w.-]", "", name or "")[:40] or "without a name"
 
 
@@ -171,6 +172,7 @@ def _tool(make: Callable[[], Tool], key: str) -> Tool:
     """One tool of the card, with a schema that prompts and demonstrations can print."""
     tool = make()
     found: Any = getattr(tool, "schema", None)
+    # Checked by hand: the tool may come from outside, where no type checker has seen it.
     function: Any = found.get("function") if hasattr(found, "get") else None
     named = isinstance(getattr(tool, "name", None), str)
     if not (named and hasattr(function, "get") and callable(cast(object, tool))):

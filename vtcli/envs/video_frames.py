@@ -115,6 +115,7 @@ class UniformFrames:
         return len(self._known)
 
     def _frames(self, video: VideoRef, count: int, name: str) -> tuple[ImageRef, ...]:
+        # Several questions are about one video, and decoding it is most of the work.
         if video.path not in self._known:
             try:
                 reader = VideoReader(video.path)

@@ -36,6 +36,7 @@ def parse_calls(text: str) -> tuple[Call, ...]:
 def parse_answer(text: str) -> str | None:
     """The text inside the last complete ``<answer>...</answer>``, stripped; None without one. It ends at the first
     closing tag, as DeepEyes splits it: ``<answer>1</answer></answer>`` is ``1``."""
+    # From the end: a policy that corrects itself means its last answer.
     last = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, last) if last >= 0 else -1
     if start < 0:

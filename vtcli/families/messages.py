@@ -119,6 +119,7 @@ class DemoRows:
             if (kept := self._kept.get(index)) is not None:
                 self._kept.move_to_end(index)
                 return kept
+        # Outside the lock: threads may encode different rows at the same time, at worst one row twice.
         row = encode_demo(self._demos.load(self._places[index]), self._chat)
         with self._guard:
             if index not in self._kept:
@@ -144,6 +145,7 @@ class DemoRows:
         everyone: list[tuple[list[int], str]] = ranks.gather((own, problem))
         if problem := next((said for _, said in everyone if said), ""):
             raise InputError(problem)
+        # Undoes the striding above: rank r has rows r, r + world, …
         return [everyone[index % ranks.world][0][index // ranks.world] for index in range(len(self))]
 
     def only(self, indices: Sequence[int]) -> DemoRows:

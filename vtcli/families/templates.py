@@ -14,4 +14,5 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     >>> fill(r"\boxed{{answer}}", {"answer": "{x}"})
     '\\boxed{{x}}'
     """
+    # ``str.format`` would fail on the braces of LaTeX and JSON in prompts, and read attributes of values.
     return PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group(0)), template)

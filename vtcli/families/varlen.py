@@ -82,6 +82,7 @@ def varlen_ref(
         )
         causal = window_size == (-1, 0)
         mask = _lower_right(q_len, k_len, query.device) if causal and q_len != k_len else None
+        # A call for each run of equal lengths: over the whole line SDPA would need a mask of (T, K).
         found = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, scale=scale, is_causal=causal and mask is None, enable_gqa=enable_gqa
         )

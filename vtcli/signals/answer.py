@@ -54,6 +54,7 @@ async def measure(
     found["answer_score"], found["answer_correct"] = score
     if error is not None:
         found["answer_error"] = error
+    # What a rule finds right never goes to a judge: it costs nothing and cannot be overruled.
     settled = found["answer_correct"] or not asks_judge(sample)
     if text is None or judge is None or settled or not judge.knows("answer", sample):
         return {"answer": text, **found}

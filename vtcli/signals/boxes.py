@@ -25,6 +25,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
         return {"zooms": None, "zoom_labels": None}
     zooms: list[dict[str, Any]] = []
     for index, ref in enumerate(trajectory.images):
+        # An image of code has a parent only once the host verified it, so an unverified crop counts for nothing.
         if ref.parent is None or not _cut(ref):
             continue
         box = geometry.shown_box(trajectory.images, index)

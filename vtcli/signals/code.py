@@ -208,6 +208,7 @@ def _named(found: Iterable[Mapping[str, Json]]) -> list[_Done]:
 
 
 def _key(name: str, operation: Mapping[str, Json]) -> tuple[str, str]:
+    # Crops differ by their boxes; two turns by 90 degrees are the same operation.
     return name, str((operation.get("arguments") or {}).get("box")) if name == "crop" else ""
 
 
@@ -221,6 +222,7 @@ def _match(
     key = _key(name, operation)
     same = [entry for entry in done if entry.key == key]
     free = [entry for entry in same if entry.image is None]
+    # A claim that has its image already is taken again only by a verified chain, which is the better evidence.
     if free or same:
         return (free or same)[0] if free or verified is True else None
     if key in known:

@@ -54,5 +54,6 @@ async def measure(
 def reasoning(trajectory: Trajectory) -> str:
     """Text of the policy before its answer, without tags."""
     text = "\n".join(turn.text for turn in trajectory.policy_turns)
+    # The last answer counts, so all before it is reasoning, earlier answers included.
     before = text.rpartition("<answer>")[0]
     return before.replace("<think>", "").replace("</think>", "").strip()

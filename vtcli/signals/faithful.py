@@ -32,6 +32,7 @@ async def measure(trajectory: Trajectory, *, judge: Judge, rubric: str = "codev_
         if index < len(trajectory.images)
     ]
     scores = [ruling.score for ruling in await asyncio.gather(*(judge(case) for case in cases))]
+    # One crop that shows it decides, whatever the others without a verdict would have got.
     shown = 1 if 1.0 in scores else None if None in scores else 0
     return {
         "faithful": shown,

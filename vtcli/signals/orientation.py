@@ -25,6 +25,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
         if ref.parent is None:
             found.append(str(start) if index == 0 else None)
         else:
+            # Parents come before their children, so one pass composes whole chains.
             before, change = found[ref.parent], geometry.change(ref, trajectory.images[ref.parent])
             found.append(None if before is None or change is None else geometry.compose(before, change))
     return {"orientations": found}

@@ -35,6 +35,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
             carried.append(None)
             continue
         onto = geometry.after(matrix, geometry.from_view(images[ref.parent]))
+        # Mapped to image 0 when it is drawn: later crops and turns then need no inverse.
         carried.append([*before, *geometry.drawn(ref.transform or {}, onto)])
     found = [{"image": index, "primitives": list(items)} for index, items in enumerate(carried) if items]
     size = [images[0].width, images[0].height]

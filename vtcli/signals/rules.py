@@ -30,6 +30,7 @@ Score = tuple[float, int]
 
 Rule = Callable[[Sample, str], Score]
 
+# One thread, because math-verify runs in one separate process that answers one question at a time.
 _FORMULAS = ThreadPoolExecutor(1, "formulas")
 _errors: Counter[str] = Counter()  # of this process, by rule
 
@@ -87,6 +88,7 @@ def attempt(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) ->
 def report_error(rule: str, sample_id: str, error: Exception) -> None:
     """Counts an error of a rule or scorer, and logs the first, second, fourth, eighth and so on."""
     _errors[rule] += 1
+    # Powers of two only: a broken rule would otherwise log a line for every rollout.
     if _errors[rule].bit_count() == 1:
         logging.getLogger(__name__).warning(
             "the rule %r cannot score a reply to sample %s (%s: %s): it counts as wrong, as %d such replies do so far",
@@ -128,6 +130,7 @@ def numeric(sample: Sample, text: str) -> Score:
     if given is None or wanted is None:
         return 0.0, 0
     share = float(sample.truth.get("tolerance", 0.0))
+    # The 1e-9 absorbs the float of a decimal tolerance, so that the edge of 5 % itself counts as within.
     near = any(
         abs(float(a) - float(b)) <= share * abs(float(b)) + min(1e-9, 1e-9 * abs(float(b)))
         for a, b in quantities.pairs(given, wanted)

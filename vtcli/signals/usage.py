@@ -55,6 +55,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
 def _world_reward(trajectory: Trajectory) -> float | None:
     """None where the environment gives no rewards; a world with them gives 0 to a policy that never acts."""
     given = [result.details["reward"] for result in trajectory.results if "reward" in result.details]
+    # None, not 0: rewards of other environments must not pull down a mean over all rows.
     if not given and "world_seed" not in trajectory.sample.truth:
         return None
     return float(sum(float(reward) for reward in given if isinstance(reward, int | float)))

@@ -96,6 +96,7 @@ class QwenChat:
             vision_start=ids["<|vision_start|>"],
             vision_end=ids["<|vision_end|>"],
             image_pad=ids["<|image_pad|>"],
+            # A policy that sampled a marker could open an image or a turn of another speaker.
             banned_ids=tuple(i for i in ids.values() if i != end),
             end_ids=(end,),
             empty_system=empty_system,

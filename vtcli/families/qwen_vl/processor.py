@@ -20,6 +20,7 @@ from vtcli.families.qwen_vl.patches import Patches
 from vtcli.foreign import load_json
 
 FILE = "preprocessor_config.json"
+# The look-ahead leaves out templates that close the thought at once: they switch thinking off.
 _OPEN_THOUGHT = re.compile(r"<\|im_start\|>assistant\n<think>\n(?!\n?</think>)")
 
 

@@ -83,6 +83,7 @@ def with_linear_patches(model: Any) -> Any:
 def with_whole_windows(model: Any) -> Any:
     """The model with one attention call per block of its vision tower, over all windows (``vtcli.families.varlen``).
     transformers' own loops over them: 63 calls a block for an image of 1 008 x 756 in Qwen2.5-VL."""
+    # Private: the public argument is read only while a model loads.
     model.config.vision_config._attn_implementation = WINDOWS
     return model
 
@@ -193,6 +194,7 @@ def deepstack_tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequen
 def placed_deepstack(model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
     """Token embeddings (B, T, hidden) with the images' features in place. Beside them, what the first layers of the
     language model add to the same tokens (deepstack)."""
+    # ``order`` repeats an image that several rows show, though the tower has computed it once.
     placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)  # (tokens, 1 + layers, hidden)
     mask = batch.ids == model.config.image_token_id  # (B, T)
     return {

@@ -63,6 +63,7 @@ def _refused(name: str, attempt: Callable[[], object], *expected: int) -> None:
         raise GotThrough(
             f"{name} failed with {errno.errorcode.get(e.errno or 0, e.errno)}, not for lack of rights"
         ) from e
+    # Python refuses some of these itself before the kernel is asked: also a refusal.
     except (RuntimeError, ValueError, MemoryError):
         return
     raise GotThrough(f"{name} worked")
@@ -152,6 +153,7 @@ def fork(ground: Ground) -> None:
             os._exit(0)
 
     _refused("fork", child, errno.EPERM)
+    # 17 is SIGCHLD; the flags are ones that only a filter can refuse with EPERM.
     for flags in (0x800 | 17, 0x10000200 | 17, 0x20010000):  # the kernel itself says EINVAL to each
         _refused(f"clone({flags:#x})", lambda f=flags: syscall("clone", f, 0, 0, 0, 0), errno.EPERM)
     _refused("clone3", lambda: syscall("clone3", ctypes.create_string_buffer(88), 88), errno.ENOSYS)

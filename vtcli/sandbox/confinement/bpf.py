@@ -118,6 +118,7 @@ def program(forks: bool, count_threads: bool, times: bool) -> FilterProgram:
     blocks = {NUMBERS["clone"]: _clone(fork, thread)}
     for number, rules in CONDITIONS.items():
         blocks[number] = [step for rule in rules for step in _unless(rule)] + [_returns(ALLOW)]
+    # Architecture first: the same number is another call on another architecture.
     code: list[Instruction] = [
         (LOAD, 0, 0, OFFSET_ARCH),
         (JEQ, 1, 0, AUDIT_ARCH[MACHINE]),
@@ -160,6 +161,7 @@ def load(filter_: FilterProgram) -> int | None:
     have CAP_SYS_ADMIN. Returns the listener of the gate when the program has one. OSError: EBUSY when an outer sandbox
     already listens, EINVAL or ENOSYS without seccomp."""
     buffer = ctypes.create_string_buffer(filter_.code, len(filter_.code))
+    # 8 bytes an instruction (struct sock_filter).
     prog = _Fprog(len(filter_.code) // 8, ctypes.addressof(buffer))
     flags = FLAG_NEW_LISTENER if filter_.listening else 0
     listener = syscall("seccomp", SET_MODE_FILTER, flags, ctypes.byref(prog))
