@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from cases import each_case
 
+from vtcli.engines.openai.replies import StoredReply, open_replies
 from vtcli.errors import InputError
 from vtcli.judging.model import open_verdicts
+from vtcli.store import disk, keyed
 from vtcli.store.keyed import key_of
 
 WRITER = """
@@ -62,6 +64,45 @@ def test_what_another_process_wrote_is_seen_at_once(tmp_path: Path) -> None:
     mine, other = open_verdicts(tmp_path / "v.jsonl"), open_verdicts(tmp_path / "v.jsonl")
     other.put("a", {"score": 1.0})
     assert mine.get("a") == 1.0
+
+
+REPLY = {"key": "k", "text": "K", "finish": "stop", "input": 5, "output": 1, "estimated": False}
+
+
+@each_case("line", [REPLY, {"schema_version": 1, "type": "StoredReply", "value": REPLY}])  # now, and in 0.1.0
+def test_a_reply_of_every_version_is_not_paid_again(tmp_path: Path, line: dict[str, object]) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"schema_version": 1, "type": "StoredReply", "value": null}\n' + json.dumps(line) + "\n")
+    kept = open_replies(str(path), tmp_path, "m")
+    assert len(kept) == 1 and kept.get("k") == StoredReply("k", "K", "stop", 5, 1)
+
+
+def test_replies_are_appended_under_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = open_replies(str(tmp_path / "r.jsonl"), tmp_path, "m")
+    monkeypatch.setattr(keyed, "LOCK_S", 0.1)
+    with disk.locked(tmp_path / "r.lock", 1.0, "another machine"), pytest.raises(disk.LockHeld):
+        kept.put("k", REPLY, durable=True)
+    assert (tmp_path / "r.jsonl").read_bytes() == b""
+    kept.put("k", REPLY, durable=True)
+    assert open_replies(str(tmp_path / "r.jsonl"), tmp_path, "m").get("k") == kept.get("k")
+
+
+def test_a_file_that_is_removed_during_a_run_is_begun_again(tmp_path: Path) -> None:
+    path = tmp_path / "v.jsonl"
+    path.write_text('{"key": "a", "score": 1, "reply": "a long one"}\n')
+    mine, other = open_verdicts(path), open_verdicts(path)
+    path.unlink()
+    assert (mine.get("a"), mine.get("b")) == (1.0, None)
+    other.put("b", {"score": 0.5})
+    assert mine.get("b") == open_verdicts(path).get("b") == 0.5
+
+
+def test_a_file_that_another_process_replaced_by_a_shorter_one_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "v.jsonl"
+    path.write_text('{"key": "a", "score": 1, "reply": "a long one"}\n')
+    mine = open_verdicts(path)
+    path.write_text('{"key": "b", "score": 1}\n')
+    assert mine.get("b") == 1.0
 
 
 def test_several_writers_and_a_kill_lose_nothing_that_was_said_to_be_kept(tmp_path: Path) -> None:

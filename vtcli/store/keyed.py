@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -16,6 +17,8 @@ from vtcli.foreign import load_json
 from vtcli.store import disk
 
 T = TypeVar("T")
+
+LOCK_S = 60.0
 
 
 def key_of(value: Any) -> str:
@@ -45,11 +48,16 @@ class KeyedFile(Generic[T]):
         return self._known.get(key)
 
     def put(self, key: str, line: Mapping[str, Any], *, durable: bool = False) -> None:
-        """Keeps an answer. ``durable``: also when the power fails. Raises ``InputError`` for disk trouble."""
+        """Keeps an answer. ``durable``: also when the power fails, and beside writers on other machines. Raises
+        ``InputError`` for disk trouble, and for a lock that another process holds too long."""
         found = {"key": key, **line}
         # A newline in front as well: after a torn line this one still begins on its own.
         data = f"\n{json.dumps(found, ensure_ascii=False)}\n".encode("utf-8", "replace")
-        with disk.checked(self.path), self.path.open("ab", buffering=0) as file:
+        with ExitStack() as held:
+            if durable:  # clients of NFS append at the end that each of them knows
+                held.enter_context(disk.locked(self.path.with_suffix(".lock"), LOCK_S, self._what))
+            held.enter_context(disk.checked(self.path))
+            file = held.enter_context(self.path.open("ab", buffering=0))
             written = file.write(data)  # one write to an O_APPEND file: no other process's bytes get between
             if written < len(data):
                 file.write(data[written:])
@@ -61,11 +69,18 @@ class KeyedFile(Generic[T]):
 
     def _catch_up(self) -> None:
         with disk.checked(self.path, f"read {self._what}"):
-            if self.path.stat().st_size <= self._seen:
+            try:
+                with self.path.open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    if size < self._seen:  # removed and begun again
+                        self._seen = 0
+                    if size == self._seen:
+                        return
+                    file.seek(self._seen)
+                    data = file.read()
+            except FileNotFoundError:  # removed during the run; ``put`` creates it again
+                self._seen = 0
                 return
-            with self.path.open("rb") as file:
-                file.seek(self._seen)
-                data = file.read()
         # Another process may be in the middle of a line: its rest is read next time.
         whole = data.rfind(b"\n") + 1
         self._seen += whole
@@ -74,6 +89,8 @@ class KeyedFile(Generic[T]):
                 value: Any = load_json(line)
             except ValueError:  # torn
                 continue
+            if isinstance(value, dict) and "schema_version" in value:  # 0.1.0 wrote replies as records
+                value = cast("dict[str, Any]", value).get("value")
             if isinstance(value, dict) and isinstance(key := cast("dict[str, Any]", value).get("key"), str):
                 answer = self._read(cast("dict[str, Any]", value))
                 if answer is not None:
