@@ -85,6 +85,7 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
     if tier == "full":
         try:
             proc = descent.enter_namespaces(paths)
+            # Kept open, because each fork of a guard must return to it before it asks for another one.
             own_pids = os.open("self/ns/pid", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
         except OSError as e:
             raise ConfinementError("namespaces", f"{e.strerror} {e.filename or ''}".strip()) from e
@@ -159,6 +160,7 @@ def _full_guard(state: TemplateState, limits: RunLimits) -> GuardState:
     namespaces.quota_workspace(limits.workspace_mb, limits.workspace_files)
     uid, gid = os.geteuid(), os.getegid()
     namespaces.unshare(namespaces.NEW_USER)
+    # Only its own number: user 0 does not exist inside.
     namespaces.write_maps(state.proc, "self", uid, gid)
     os.close(state.proc)
     os.close(state.own_pids)
@@ -191,6 +193,7 @@ def lock_worker(guard: GuardState, limits: RunLimits, gate: bool, deliver: Calla
     OSError or ConfinementError when a layer of the tier cannot be applied: the process must exit then."""
     state = guard.template
     if os.getsid(0) != os.getpid():
+        # A session of its own has no terminal, into which code could push characters.
         os.setsid()
     os.chdir(guard.workspace)
     alone = _counted_alone(state)
@@ -203,8 +206,10 @@ def lock_worker(guard: GuardState, limits: RunLimits, gate: bool, deliver: Calla
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     if state.landlock_abi:
+        # Before seccomp, which forbids Landlock's own calls.
         landlock.restrict(state.readable, readable.DEVICES, (guard.workspace,), state.landlock_abi)
     deliver(bpf.load(_filter(state, gate)))
+    # After ``deliver``, which needs to send a descriptor once; code must not be able to.
     bpf.load(bpf.denying(ONLY_FOR_THE_HARNESS))
 
 

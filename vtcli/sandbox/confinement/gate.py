@@ -49,6 +49,7 @@ class ForkGate:
 
     def answer(self) -> None:
         """Answer the calls that wait, at most ``ANSWERS``. Never blocks."""
+        # Readiness is asked again each time: the ioctl would block once a waiting caller was killed.
         for _ in range(ANSWERS):
             if not self._ready():
                 return

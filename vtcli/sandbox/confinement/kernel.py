@@ -110,6 +110,7 @@ def syscall(name: str, *arguments: Any) -> int:
     machine has no such call."""
     if name not in NUMBERS:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    # ctypes passes a bare int as 32 bits, which would leave the upper half of a register undefined.
     passed = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     result: int = LIBC.syscall(ctypes.c_long(NUMBERS[name]), *passed)
     if result < 0:

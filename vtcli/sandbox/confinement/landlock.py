@@ -55,6 +55,7 @@ def restrict(readable: Iterable[str], devices: Iterable[str], writable: Iterable
     if version < 1:
         raise ConfinementError("landlock", "this kernel has no Landlock, or a container's filter refuses it")
     handled = ALL_RIGHTS[min(version, 5)]
+    # An older kernel refuses a longer structure unless the rest is zero, so each gets what it knows.
     sizes = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
     attributes = _Ruleset(handled, NET_TCP, SCOPE_ABSTRACT_SOCKET_AND_SIGNAL)
     ruleset = syscall("landlock_create_ruleset", ctypes.byref(attributes), sizes.get(version, 24), 0)
@@ -70,11 +71,13 @@ def restrict(readable: Iterable[str], devices: Iterable[str], writable: Iterable
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
+        # O_PATH: the rule needs the place, not a right to read it.
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):
         return
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            # The kernel refuses a rule on a file that names rights of folders.
             rights &= OF_FILES
         rule = _PathBeneath(rights, fd)
         syscall("landlock_add_rule", ruleset, RULE_PATH_BENEATH, ctypes.byref(rule), 0)

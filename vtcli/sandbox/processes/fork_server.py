@@ -23,6 +23,7 @@ class ForkServer:
         self.guards: dict[int, int] = {}  # pid: episode
         proc.rename("vtcli-template")
         proc.adopt_orphans()  # of a guard that died; they are killed here
+        # A signal writes into this pipe, so that one poll waits for the host and for ended guards.
         self.wake, self.waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self.waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -77,6 +78,7 @@ class ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(self.wake)
             os.close(self.waker)
+            # The host's channel is the template's: an episode must neither read its orders nor keep it open.
             self.channel.close()
             guard.main(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd), self.state)
         finally:

@@ -137,9 +137,11 @@ class Guard:
         poller = select.poll()
         for fd in (channel.fileno(), self.host.fileno(), *([self.gate.fileno()] if self.gate else ())):
             poller.register(fd, select.POLLIN)
+        # One deadline for all events: code that keeps the gate busy cannot push it back.
         until = time.monotonic() + within_s
         while (left := until - time.monotonic()) > 0:
             ready = dict(poller.poll(left * 1000))
+            # The host is silent while it waits for an answer: readable means that it has closed the channel.
             if self.host.fileno() in ready:
                 raise HostGone
             if channel.fileno() in ready:
@@ -177,6 +179,7 @@ class Guard:
         ours, theirs = _channel()
         if self.gate is not None:
             self.gate.allow(process.pid, 1)
+        # Our copy of the worker's end is closed at once, or the end of its channel would never be seen.
         with theirs:
             process.send(order, [theirs.fileno()])
         return ours
@@ -186,6 +189,7 @@ class Guard:
         if self.gate is not None:
             self.gate.close()  # no process is left behind it
             self.gate = None
+        # Its files too: the new worker must not find what the killed run wrote.
         self.workspace.restore(dict(self.workspace.given))
         try:
             return self.spawn()
@@ -245,6 +249,7 @@ class Guard:
 def _channel() -> tuple[socket.socket, socket.socket]:
     """The guard's end, which tells who speaks, and the worker's."""
     ours, theirs = frames.pair()
+    # The kernel then names the sender of each frame, which the code's other processes cannot forge.
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     return ours, theirs
 
@@ -253,6 +258,7 @@ def main(host: socket.socket, state: confine.TemplateState) -> NoReturn:
     """The guard's life, in a fresh child of the template."""
     guard, code = None, 1
     proc.rename("vtcli-guard")
+    # A host that stops reading would otherwise block the guard, and with it the clock of its run.
     host.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(ANSWER_S), 0))
     try:
         frame = frames.receive(host, frames.MAX_FDS)
@@ -274,6 +280,7 @@ def main(host: socket.socket, state: confine.TemplateState) -> NoReturn:
             if guard is not None:
                 guard.end()
         finally:
+            # Not ``sys.exit``: the template's exit handlers and buffers, copied by the fork, must not run here.
             os._exit(code)
 
 

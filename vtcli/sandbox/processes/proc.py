@@ -68,6 +68,7 @@ class Proc:
 
     def dead_cpu_s(self, pid: int) -> float:
         """CPU time of a zombie, to 10 ms; 0 when it is gone."""
+        # From the last bracket: the process chose its name, which may hold brackets and spaces.
         fields = proc_text(self._folder, f"{pid}/stat").rpartition(")")[2].split()  # the name may hold any character
         return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
@@ -93,6 +94,7 @@ class Proc:
                 except ProcessLookupError:
                     pass
                 reap(pid)
+            # A killed process can be reaped only once the kernel has ended it.
             time.sleep(0.001)
 
     def children(self, pid: int) -> list[int]:
@@ -115,6 +117,7 @@ def shortened(fd: int, chars: int) -> tuple[str, list[str]]:
         if len(text) <= chars:
             return text.translate(CONTROLS), []
     half = chars // 2
+    # A character has at most four bytes, so this much is enough and the rest is never read.
     head = _text(os.pread(fd, half * 4, 0))[:half]
     tail = _text(os.pread(fd, half * 4, max(size - half * 4, 0)))[-half:]
     left = size - len((head + tail).encode("utf-8", "surrogateescape"))

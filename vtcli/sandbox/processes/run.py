@@ -150,6 +150,7 @@ class Run:
             if guard.gate is not None:
                 guard.gate.allow(process.pid, 0)
             process.send(self.order)
+        # After the fork of the copy, whose time grows with the episode's memory and is not the code's.
         self.started = time.monotonic()
 
     def _supervise(self) -> Outcome:
@@ -210,6 +211,7 @@ class Run:
         if os.WIFEXITED(status):
             return Outcome(Status.EXIT, f"the process ended itself with exit code {os.WEXITSTATUS(status)}")
         number = os.WTERMSIG(status)
+        # The kernel's limit on CPU is for the life of the process; a run's own is watched in ``_supervise``.
         if number == signal.SIGXCPU:
             return Outcome(Status.TIMEOUT, "the episode's code used up the CPU time of its process")
         return Outcome(Status.CRASH, f"the process died of {signal.Signals(number).name}", signal=number)
@@ -243,10 +245,12 @@ class Run:
         if not threads and proc.readable(self.process.death):
             return self._death()
         # With transactions the workspace will be copied, so it must be as the next run needs it.
+        # At tier full the kernel keeps the quota, so the workspace is counted only where it will be copied.
         copied = self.before is not None and self.guard.setup.persist
         over = self._over_limits(copied or self.guard.confined.template.tier != "full")
         if over is not None:
             return over
+        # The worker's word is not taken where the guard can measure.
         shown = os.fstat(self.guard.output).st_size or outcome.reply.images
         if outcome.status is Status.NO_OUTPUT and shown:
             return replace(outcome, status=Status.OK)

@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
     "LC_ALL": "C.UTF-8",
+    # Libraries that look for programs find none.
     "PATH": "",
     "HOME": "/nonexistent",
 }

@@ -78,6 +78,7 @@ def place(ends: Ends, limits: RunLimits) -> Slots:
     wanted = {slots.control: ends.control, slots.arena: ends.arena, slots.output: ends.output}
     wanted |= dict(zip(video_slots(len(ends.videos), limits), ends.videos, strict=True))
     highest = max(*wanted.values(), slots.reserve) + 1
+    # Above all slots first: a slot's number may still be another descriptor that is wanted.
     moved = {slot: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest) for slot, fd in wanted.items()}
     closerange(3, highest)
     for slot, fd in moved.items():
@@ -137,6 +138,7 @@ class Worker:
         """Forks; True in the child, which keeps the state as it is now. It speaks over ``channel``, and over no other.
         Raises ``OSError``."""
         self.copies = [pid for pid in self.copies if not _ended(pid)]
+        # CPython seeds ``random`` again in a forked child; the state that is kept must be the same.
         numbers = random.getstate()
         pid = os.fork()
         if pid:
@@ -155,6 +157,7 @@ class Worker:
         for number in (1, 2):
             dup2(self.slots.output, number)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        # Signals are blocked again below, so that none of the run's fires while the reply is made.
         executed = self.harness.execute(frame.blobs[0].decode())
         try:
             quiet()

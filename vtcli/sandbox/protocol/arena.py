@@ -71,6 +71,7 @@ class SealedPixels:
 
     def fd(self, pixels: Pixels) -> tuple[int, bool]:
         """The file's descriptor and whether the caller must close it."""
+        # Its content may change while the file is shared, so it gets a file that only this caller uses.
         if pixels.flags.writeable:
             return sealed_picture(pixels), True
         key = id(pixels)
@@ -93,6 +94,7 @@ class SealedPixels:
 
 def create() -> int:
     """Creates an empty arena that cannot be sealed."""
+    # Without MFD_ALLOW_SEALING: code could seal the file against the harness of the next run.
     return os.memfd_create("vtcli-arena", os.MFD_CLOEXEC)
 
 

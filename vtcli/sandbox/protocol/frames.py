@@ -42,6 +42,7 @@ class Frame:
 
 def pair() -> tuple[socket.socket, socket.socket]:
     """Two ends of a channel, closed on exec, with room for the largest frame."""
+    # SEQPACKET keeps the borders of messages, so that no length has to be believed.
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
@@ -96,6 +97,7 @@ def receive(sock: socket.socket, max_fds: int = 0, longest: int = FRAME_BYTES) -
     for a frame that is malformed, cut or longer than ``longest``. A frame with more than ``max_fds`` descriptors
     also raises it, and all are closed then."""
     room = socket.CMSG_SPACE(4 * max(max_fds, 1)) + socket.CMSG_SPACE(CREDENTIALS.size)
+    # One byte more than allowed shows that a frame is too long.
     data, ancillary, flags, _ = sock.recvmsg(longest + 1, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     pid = 0
@@ -105,6 +107,7 @@ def receive(sock: socket.socket, max_fds: int = 0, longest: int = FRAME_BYTES) -
         elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid = CREDENTIALS.unpack(content[: CREDENTIALS.size])[0]
     try:
+        # An empty message is the end of a channel: every frame has a header.
         if not data and not fds:
             return None
         if len(fds) > max_fds or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC) or len(data) > longest:
@@ -126,6 +129,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return found if len(found) == len(pairs) else _refuse("a repeated key")
 
 
+# A repeated key would mean one thing to a check and another to its reader.
 DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_unique)
 ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 

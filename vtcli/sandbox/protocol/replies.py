@@ -108,6 +108,7 @@ def parse(data: bytes) -> WorkerReply:
         operations=_operations(fields.pop("operations", None)),
         notes=tuple(_text(n, 4096) for n in _list(fields.pop("notes", None), MAX_OPERATIONS)),
     )
+    # Strict, so that nothing travels to the host that no check has seen.
     if fields:
         raise ProtocolError("a reply with unknown fields")
     return reply
@@ -225,6 +226,7 @@ def _text(value: Json, longest: int) -> str:
 
 
 def _integer(value: Json, low: int, high: int) -> int:
+    # ``type``, not ``isinstance``: JSON's true would pass for 1.
     if type(value) is not int or not low <= value < high:
         raise ProtocolError("not an integer, or out of range")
     return value

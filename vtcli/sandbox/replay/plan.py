@@ -63,6 +63,7 @@ def plan(operations: Sequence[Operation], sizes: Sequence[Size]) -> ReplayPlan:
         arguments.finish()
         if not 0 < size[0] * size[1] <= MOST_PIXELS:
             raise CannotTell("an image that is empty or too large")
+        # The larger of both sides: a step reads one and writes the other.
         work += max(size[0] * size[1], trace.size[0] * trace.size[1])
         if work > MOST_WORK:
             raise CannotTell("steps that take too long")
