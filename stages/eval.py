@@ -194,7 +194,10 @@ def run(config: Config) -> Artifact:
             rules=own_rules(config.benchmark),
             offered=config.tools == "offered",
         )
-        session.remember(memory.folder_of(stage.store.root, stage.work, config.memory), _weights(config, stage, source))
+        # How foreign trajectories are read is cheap to do again, and no part of an agent.
+        if config.policy != "imported":
+            kept = memory.folder_of(stage.store.root, stage.work, config.memory)
+            session.remember(kept, _weights(config, stage, source))
         runs = None
         if config.policy == "imported":
             runs = _ImportedGroups.of(config.imported.read(images, stage.work, config.bad_rows), config.seed)
@@ -214,12 +217,12 @@ def run(config: Config) -> Artifact:
 
 
 def _weights(config: Config, stage: StageRun, source: ModelSource | None) -> list[Any]:
-    """Returns what tells the policy from any other."""
-    if config.policy == "model" and source is not None:
-        return source.content(stage.identity.files)
-    if config.policy == "endpoint":
-        return ["endpoint", config.model, memory.described(config.endpoint, leave_out=endpoints.WHERE)]
-    return [config.policy, *sorted(stage.identity.files.items())]
+    """Returns plain values that differ for any two policies."""
+    if source is None:
+        # Another model may be served under the same name, so the place counts here, as it does for stored replies.
+        free = ("key_env", "price", "budget", "patience")
+        return ["endpoint", config.model, memory.described(config.endpoint, leave_out=free)]
+    return [config.policy, *source.content(stage.identity.files)]
 
 
 def require_shards(shard: str | None, merge: int | None, policy: str) -> None:
@@ -365,6 +368,8 @@ class _Rollouts:
                 few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
                 await session.start(*([few] if left else []))
                 self.stage.tracker.tags(session.facts)
+            if known:
+                print_line(f"eval: {len(known)} rollouts are remembered; memory=off asks for them again")
             if left:
                 price = config.endpoint.price if config.policy == "endpoint" else None
                 print_line(f"eval: {outlook(groups, len(left), config.agent.limits, price)}")

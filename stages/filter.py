@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,7 @@ from vtcli.schema import Sample
 from vtcli.session import agent, memory
 from vtcli.session.agent import Agent
 from vtcli.session.benchmark_questions import BenchmarkQuestions
-from vtcli.session.pass_rates import PassRateMeter, Rollouts
+from vtcli.session.pass_rates import FORM, PassRateMeter, Rollouts
 from vtcli.session.session import Session, family_of
 from vtcli.signals.measuring import OpenJudge
 from vtcli.store import disk, parquet, shards, videos
@@ -177,7 +178,7 @@ def run(config: Config) -> Artifact:
             return stage.reused
         tables = _tables(config, data)
         rows = _rows(config, tables)
-        rolling = _Rollouts(config, stage, data, source)
+        rolling = _Rollouts(config, stage, data, source, measured)
         held = ReferenceReader(facts, against, config.against_splits, config.bad_rows)
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
@@ -248,8 +249,15 @@ def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
 class _Rollouts:
     """Measures pass rates for ``applying.apply``; the model is loaded when the first rollout is needed."""
 
-    def __init__(self, config: Config, stage: StageRun, data: Artifact, source: ModelSource | None) -> None:
-        self.config, self.stage, self.data, self.source = config, stage, data, source
+    def __init__(
+        self,
+        config: Config,
+        stage: StageRun,
+        data: Artifact,
+        source: ModelSource | None,
+        parts: Sequence[Artifact],
+    ) -> None:
+        self.config, self.stage, self.data, self.source, self.shards = config, stage, data, source, parts
         family = family_of(config.agent, source.path if source else None)
         sizing = family.sizing(config.agent.images) if family else as_given
         self.images = ImageStore(stage.work / "images", sizing)
@@ -258,7 +266,7 @@ class _Rollouts:
         self.sessions = {offered: open_session(signals=signals, offered=offered) for offered in (True, False)}
         kept = memory.folder_of(stage.store.root, stage.work, config.memory)
         for session in self.sessions.values() if source else ():
-            session.remember(kept, source.content(stage.identity.files) if source else None)
+            session.remember(kept, ["model", *source.content(stage.identity.files)] if source else [])
         self.loop = EventLoop()
         self.rates: dict[tuple[str, str], PassRate] = {}  # with tools, of the rows that were asked for last
         self._open = False
@@ -266,10 +274,13 @@ class _Rollouts:
 
     def __call__(self, rows: Sequence[RowFacts], decided: Decided, offered: bool = True) -> PassRates:
         """``offered=False``: of rollouts without tools."""
+        config = self.config
+        if config.merge is not None:
+            return self._of_shards(rows, PLAIN if not offered else MEASURED)
         if not self._open:
             self.loop.__enter__()
             self._open = True
-        config, session = self.config, self.sessions[offered]
+        session = self.sessions[offered]
         sets = {name: self._samples(name) for name in {row.file for row in rows if row.form == "answer"}}
         opening = asyncio.Lock()
 
@@ -299,11 +310,27 @@ class _Rollouts:
             load,
             start,
             open_policy,
-            retry=config.merge is None,
         )
         rates = self.loop.run(meter(rows, decided))
         self._check(rates, meter)
         self.rates = rates if offered else self.rates
+        return rates
+
+    def _of_shards(self, rows: Sequence[RowFacts], fact: str) -> PassRates:
+        """The rates that the shards measured, as these left them.
+
+        Raises:
+            InputError: no shard has measured a row.
+        """
+        found = account.read_rates([shard.path for shard in self.shards], fact)
+        asked = [row for row in rows if row.form == FORM]
+        if missing := [row.id for row in asked if row.key not in found]:
+            raise InputError(
+                f"filter.merge={self.config.merge}: no shard has measured {len(missing)} questions, such as "
+                f"{missing[0]}. Make the shards again, with filter.shard and reuse=false."
+            )
+        rates = {row.key: found[row.key] for row in asked}
+        self.rates = rates if fact == MEASURED else self.rates
         return rates
 
     def judges(self, rules: Mapping[str, Rule]) -> JudgeMeter:
@@ -349,11 +376,15 @@ class _Rollouts:
         if not self._open:
             return
         try:
-            # The policy is closed by the session that loaded it.
-            for session in self.sessions.values():
-                self.loop.run(session.close())
+            self.loop.run(self._close())
         finally:
             self.loop.__exit__(None, None, None)
+
+    async def _close(self) -> None:
+        """Closes both sessions, each however the other ends; the policy goes with its own session."""
+        async with AsyncExitStack() as closing:
+            for session in self.sessions.values():
+                closing.push_async_callback(session.close)
 
 
 def _finish(

@@ -25,7 +25,7 @@ from vtcli.judging.model import open_judge
 from vtcli.protocols import Request, Sampling
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest
 from vtcli.sandbox.host.pool import PoolConfig
-from vtcli.schema import Completion, Scored, Stop, Trajectory
+from vtcli.schema import Completion, Scored, Stop, Trajectory, VideoRef
 from vtcli.session import memory
 from vtcli.session.agent import UNCOUNTED, Agent
 from vtcli.session.memory import measure_name, request_name, shelf_name
@@ -33,7 +33,7 @@ from vtcli.session.session import Session
 from vtcli.signals import answer, usage
 from vtcli.signals.scorers.texts import exact
 from vtcli.store.images import ImageLimits, ImageStore
-from vtcli.store.removal import ROLLOUTS, bound_rollouts, remembered
+from vtcli.store.removal import ROLLOUTS, bound_rollouts, rollouts
 
 AGENT = Agent(
     env=partial(native_card),
@@ -210,14 +210,58 @@ def test_pictures_of_tools_come_along(tmp_path: Path) -> None:
     (request,), made = requests(1), here.add(tiny_model.store().full(tiny_model.image(2)), 0, {"op": "crop"})
     shelf = memory.RolloutMemory(tmp_path / ROLLOUTS, "agent", here)
     trajectory = replace(answered(tmp_path, [request])[0][0].trajectory, images=(*request.sample.images, made))
-    shelf.put(["name"], "by", trajectory, answered(tmp_path, [request])[0][0].signals)
+    shelf.put(["name"], "ab", trajectory, answered(tmp_path, [request])[0][0].signals)
     later = memory.RolloutMemory(tmp_path / ROLLOUTS, "agent", ImageStore(there, tiny_model.store()._sizing))
-    found = later.get("name")
+    found = later.get("name", "ab")
     assert found is not None and found.trajectory == trajectory
     assert all((there / sha[:2] / f"{sha}.png").is_file() for sha in {made.full, made.view})
     for path in (tmp_path / ROLLOUTS / "agent" / "images").rglob("*.png"):
         path.unlink()
-    assert memory.RolloutMemory(tmp_path / ROLLOUTS, "agent", here).get("name") is None
+    assert memory.RolloutMemory(tmp_path / ROLLOUTS, "agent", here).get("name", "ab") is None
+
+
+def test_two_measurements_stand_beside_each_other(tmp_path: Path) -> None:
+    """So that an evaluation and a filter, which measure other signals, do not measure again in turns."""
+    for signals in ({"fact": fact}, {"usage": usage.measure}):
+        answered(tmp_path, requests(), signals=signals)
+    lines = [line for path in tmp_path.glob(f"{ROLLOUTS}/*/*.jsonl") for line in path.read_text().splitlines()]
+    assert len(lines) == 2 * 3
+    for signals in ({"fact": fact}, {"usage": usage.measure}):
+        assert answered(tmp_path, requests(), signals=signals)[1] == 0
+    again = [line for path in tmp_path.glob(f"{ROLLOUTS}/*/*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(again) == sorted(lines)
+
+
+def test_what_cannot_be_read_is_asked_again(tmp_path: Path) -> None:
+    for number, damage in enumerate((b"\0" * 40, b"{", None)):
+        answered(tmp_path / str(number), requests())
+        (path,) = (tmp_path / str(number)).glob(f"{ROLLOUTS}/*/*.jsonl")
+        if damage is None:
+            path.write_bytes(path.read_bytes().replace(b'"seed": ', b'"seeds": ', 1))
+        else:
+            path.write_bytes(path.read_bytes().replace(b'"trajectory": {"id"', damage, 1))
+        assert answered(tmp_path / str(number), requests())[1] == 1, damage
+
+
+def test_a_file_that_a_plug_names_counts(tmp_path: Path) -> None:
+    table, names = tmp_path / "table.json", list[tuple[str, str]]()
+    plug: Any = partial(usage.measure)
+    plug.keywords["table"] = str(table)
+    for content in ("1", "2"):
+        table.write_text(content)
+        names.append((shelf_name(replace(AGENT, env=plug), ["w"]), measure_name([plug], None, [])))
+    assert len({name for pair in names for name in pair}) == 4
+
+
+def test_another_video_under_the_same_name_is_another_question(tmp_path: Path) -> None:
+    (first,), names = requests(1), set[str]()
+    for folder in ("old", "new"):
+        path = tmp_path / folder / "scene.mp4"
+        path.parent.mkdir()
+        path.write_text(folder)
+        videos = (VideoRef(str(path), 640, 480, 100, 25.0),)
+        names.add(request_name(replace(first, sample=replace(first.sample, videos=videos))))
+    assert len(names) == 2
 
 
 def test_agents_that_nobody_asks_make_room(tmp_path: Path) -> None:
@@ -226,9 +270,9 @@ def test_agents_that_nobody_asks_make_room(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "a.jsonl").write_bytes(b"x" * 1000)
         os.utime(folder, (time.time() - days * 86_400, time.time() - days * 86_400))
-    assert [each.path.name for each in remembered(tmp_path)] == ["old", "older than a day", "new"]
-    assert [each.path.name for each in remembered(tmp_path, 5 * 86_400.0)] == ["old"]
+    assert [each.path.name for each in rollouts(tmp_path)] == ["old", "older than a day", "new"]
+    assert [each.path.name for each in rollouts(tmp_path, 5 * 86_400.0)] == ["old"]
     bound_rollouts(tmp_path, most=2500)
-    assert [each.path.name for each in remembered(tmp_path)] == ["older than a day", "new"]
+    assert [each.path.name for each in rollouts(tmp_path)] == ["older than a day", "new"]
     bound_rollouts(tmp_path, most=0)
-    assert [each.path.name for each in remembered(tmp_path)] == ["new"]
+    assert [each.path.name for each in rollouts(tmp_path)] == ["new"]

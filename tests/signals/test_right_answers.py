@@ -242,7 +242,7 @@ def slow_replies(pieces: Sequence[str]) -> list[str]:
             f"\n{letters.letter(k)}. {text}" for k, text in enumerate(truth.get("choices", ()))
         )
         sample = sample_of(rule, answer, question, **truth)
-        rules.score_safely(sample, "1")  # patterns are compiled once
+        rules.attempt(sample, "1")  # patterns are compiled once
         for piece in pieces:
             reply = (piece * CHARS)[:CHARS]
             before = time.process_time()
@@ -270,11 +270,11 @@ def test_an_error_of_a_rule_is_a_wrong_answer_and_counted(caplog: pytest.LogCapt
     def broken(sample: Sample, text: str) -> rules.Score:
         raise RecursionError("too deep")
 
-    replies = [rules.score_safely(sample_of("broken", "5"), "5", {"broken": broken}) for _ in range(3)]
+    replies = [rules.attempt(sample_of("broken", "5"), "5", {"broken": broken})[0] for _ in range(3)]
     assert replies == [(0.0, 0)] * 3
     assert re.findall(r"as \d+ such", caplog.text) == ["as 1 such", "as 2 such"]
     with pytest.raises(InputError, match="unknown"):  # a mistake of the user's
-        rules.score_safely(sample_of("unknown", "5"), "5")
+        rules.attempt(sample_of("unknown", "5"), "5")
 
 
 # The process of math-verify

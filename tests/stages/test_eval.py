@@ -31,7 +31,7 @@ from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion, Sample, Scored, Signals, Stop, Verdict
 from vtcli.session import session
-from vtcli.session.memory import Remembered
+from vtcli.session.memory import RolloutRecord
 from vtcli.signals import answer, boxes, evidence, orientation, primitives, usage
 from vtcli.signals import format as format_rule
 from vtcli.store import records
@@ -204,7 +204,7 @@ def test_a_reward_that_asks_what_the_rows_do_not_say_ends_the_run_at_once(home: 
     with pytest.raises(ConfigError, match="something to search"):
         stage.run(given)
     (log,) = set(home.glob(KEPT)) - before
-    assert len(list(records.read(log, Remembered))) == 1  # of 24 questions
+    assert len(list(records.read(log, RolloutRecord))) == 1  # of 24 questions
     shutil.rmtree(log.parents[2])  # other tests look for their own
 
 
@@ -295,7 +295,7 @@ def test_a_judge_that_goes_wrong_stops_the_eval_and_is_asked_again_when_it_is_me
     with JudgeServer(confused) as server, pytest.raises(EngineError, match=told):
         judged(server)
     (rolled,) = home.glob(KEPT)
-    before = {s.trajectory.id: s for s in records.read(rolled, Remembered)}
+    before = {s.trajectory.id: s for s in records.read(rolled, RolloutRecord)}
     assert any(s.signals.values["unjudged"] for s in before.values())
     with JudgeServer(honest) as server:
         after = {s.trajectory.id: s for s in scored(judged(server))}

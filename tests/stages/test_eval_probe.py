@@ -23,7 +23,7 @@ from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import EnvTurn, ImageRef, PolicyTurn, Scored
 from vtcli.session import session
-from vtcli.session.memory import Remembered
+from vtcli.session.memory import RolloutRecord
 from vtcli.signals import answer, faithful, usage
 from vtcli.signals import format as format_rule
 from vtcli.store import records
@@ -192,7 +192,7 @@ def test_an_interrupted_probe_goes_on_with_its_next_continuation(
         with pytest.raises(EngineError, match="gone"):
             evaluate("resumed", coloured_tags.half, concurrency=1)
     (path,) = (home / ".work").glob("eval-*/rollouts/*/*.jsonl")
-    kept = [line.trajectory for line in records.read(path, Remembered)][9:]
+    kept = [line.trajectory for line in records.read(path, RolloutRecord)][9:]
     assert len(kept) == 20
     made, policy = evaluate("resumed", coloured_tags.half)
     assert len(policy.requests) == 51 - 20  # no trajectory and no stored continuation is drawn again

@@ -93,14 +93,15 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
 ) -> None:
     """Remove what killed processes left behind: drafts of artifacts, locks, and with --work their unfinished work."""
-    from vtcli.store.removal import DAY_S, clear, leftovers, remembered
+    from vtcli.store.removal import DAY_S, clear, leftovers
+    from vtcli.store.removal import rollouts as rollouts_of
 
     store = store_in(home)
     everything = leftovers(store, work=True)
     unfinished = [leftover for leftover in everything if leftover.kind == "work" and not work]
     found = [leftover for leftover in everything if leftover not in unfinished]
-    found += [] if rollouts is None else remembered(store.root, rollouts * DAY_S)
-    kept = [leftover for leftover in remembered(store.root) if leftover not in found]
+    found += [] if rollouts is None else rollouts_of(store.root, rollouts * DAY_S)
+    kept = [leftover for leftover in rollouts_of(store.root) if leftover not in found]
     if not dry_run:
         clear(found)
     for leftover in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,19 @@ def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
     hashes: ImageHashes = found.facts.get(HASHED, {})
     if hashes:
         disk.write_atomic(folder / IMAGE_HASHES, _lines({"sha256": k, "hash": v.hex()} for k, v in hashes.items()))
+
+
+def read_rates(folders: Iterable[Path], fact: str) -> dict[tuple[str, str], PassRate]:
+    """Reads the pass rates that ``write`` left in the artifacts at ``folders``, by ``RowFacts.key``. Raises
+    ``InputError`` for a file that cannot be read."""
+    found: dict[tuple[str, str], PassRate] = {}
+    for path in (folder / "facts" / f"{RATES[fact]}.jsonl" for folder in folders):
+        with disk.checked(path, "read"):
+            text = path.read_text() if path.exists() else ""  # a shard without a question for the rule has none
+        for line in map(json.loads, text.splitlines()):
+            own = {field.name: line[field.name] for field in fields(PassRate)}
+            found[line["file"], line["id"]] = codec.decode(PassRate, own)
+    return found
 
 
 def _fact(rate: PassRate) -> dict[str, Any]:

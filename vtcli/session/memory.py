@@ -1,4 +1,4 @@
-"""The memory of rollouts: what an agent has answered is not asked again, whichever stage asked it.
+"""The memory of rollouts: no stage asks an agent for a rollout that another stage, or an earlier run, has made.
 
 A rollout is found by a digest of everything that decides it: the weights, the whole agent, this package's own rollout
 code, the question, the seed and the sampling. Its signals are kept with a digest of what measured them, so a better
@@ -17,7 +17,9 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -26,16 +28,18 @@ from typing import Any, Literal, cast
 
 from vtcli import __version__, judging
 from vtcli.config.binding import TARGET
+from vtcli.errors import InputError
 from vtcli.judging.rubrics import load as load_rubric
 from vtcli.rollout.loop import RolloutRequest
 from vtcli.schema import Signals, Trajectory
 from vtcli.session.agent import UNCOUNTED, Agent
-from vtcli.store import codec, disk, records, videos
+from vtcli.store import codec, records, videos
 from vtcli.store.images import ImageStore, image_file
 from vtcli.store.journal import Journal
+from vtcli.store.manifest import hash_file
 from vtcli.store.removal import ROLLOUTS, bound_rollouts
 from vtcli.store.retention import link
-from vtcli.store.sources import outside_code, rollout_source, scoring_source, targets
+from vtcli.store.sources import files_of, outside_code, rollout_source, scoring_source, targets
 
 
 def folder_of(home: Path, work: Path, memory: Literal["on", "off"]) -> Path:
@@ -43,13 +47,17 @@ def folder_of(home: Path, work: Path, memory: Literal["on", "off"]) -> Path:
     return home / ROLLOUTS if memory == "on" else work / "rollouts"
 
 
-_NAMES = re.compile(rb'"names": \[([^\]]*)\]')
-_HEAD = 512  # bytes of a line in which its names stand
+_HEAD = re.compile(rb'.{0,99}?"names": \[([^\]]{0,999})\], "measured": "([0-9a-f]*)"')
+"""The beginning of a line: lines are decoded only when they are wanted, as a filter's shelf may have 10^5 of them."""
+
+_TOUCHED_S = 60.0  # seconds between two marks that a shelf is in use
+
+_Place = tuple[Path, int, int]  # file, first byte, length
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """One line of a shelf: a rollout, its signals, and what they were measured by."""
+class RolloutRecord:
+    """One line of a shelf: a rollout and its signals."""
 
     names: tuple[str, ...]  # digests by which it is found
     measured: str  # digest of the signals, the judge and the code that measured it
@@ -60,30 +68,55 @@ class Remembered:
 
 
 class RolloutMemory:
-    """The shelf of one agent. ``images`` is the run's store, into which pictures of a remembered rollout are linked.
-
-    Raises:
-        InputError: disk trouble.
-    """
+    """The shelf of one agent. ``images`` is the run's store, into which pictures of a remembered rollout are linked."""
 
     def __init__(self, root: Path, shelf: str, images: ImageStore) -> None:
         self.folder, self._images = root / shelf, images
         self._journal = Journal(self.folder / f"{secrets.token_hex(8)}.jsonl")
-        self._places: dict[str, tuple[Path, int, int]] | None = None  # file, first byte, length; by name
+        self._places: dict[str, dict[str, _Place]] | None = None  # by name, then by what measured; the newest last
+        self._touched = float("-inf")
 
-    def get(self, name: str) -> Remembered | None:
-        """The rollout of this name. None too where a picture of it is gone."""
+    def get(self, name: str, measured: str) -> RolloutRecord | None:
+        """The rollout of this name: measured so if it ever was, else by other signals.
+
+        It is only a memory: what cannot be read, or lacks a picture, is not there.
+        """
         if self._places is None:
-            self._places = dict(self._scan())
-            if self.folder.is_dir():
-                os.utime(self.folder)  # it is in use
-        if (place := self._places.get(name)) is None:
-            return None
+            self._places = self._scan()
+            self._touch()
+        places = self._places.get(name, {})
+        for place in ([places[measured]] if measured in places else []) + list(reversed(places.values())):
+            if (found := self._read(place)) is not None:
+                return found
+        return None
+
+    def put(self, names: Sequence[str], measured: str, trajectory: Trajectory, signals: Signals) -> None:
+        """Stores a rollout. Raises ``InputError`` for disk trouble."""
+        for sha in _made(trajectory):
+            link(self._images.path(sha), image_file(self.folder / "images", sha))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        path = self._journal.path
+        start = path.stat().st_size if path.exists() else 0
+        self._journal.add(RolloutRecord(tuple(names), measured, now, __version__, trajectory, signals))
+        self._touch()
+        if self._places is not None:
+            _add(self._places, names, measured, (path, start, path.stat().st_size - start))
+
+    def make_room(self) -> None:
+        """Removes other agents' rollouts where all of them take too much; call it in a thread, as it reads folders."""
+        if self.folder.parent.name == ROLLOUTS:
+            self._touch()
+            bound_rollouts(self.folder.parents[1])
+
+    def _read(self, place: _Place) -> RolloutRecord | None:
         path, start, length = place
-        with disk.checked(path, "read"), path.open("rb") as file:
-            file.seek(start)
-            line = file.read(length)
-        found = records.parse(line, (Remembered,), f"{path}, byte {start}")
+        try:
+            with path.open("rb") as file:
+                file.seek(start)
+                line = file.read(length)
+            found = records.parse(line, (RolloutRecord,), f"{path}, byte {start}")
+        except (OSError, InputError):  # removed, damaged, or of another version
+            return None
         for sha in _made(found.trajectory):
             kept, here = image_file(self.folder / "images", sha), image_file(self._images.root, sha)
             if not kept.exists():
@@ -91,32 +124,37 @@ class RolloutMemory:
             link(kept, here)
         return found
 
-    def put(self, names: Sequence[str], measured: str, trajectory: Trajectory, signals: Signals) -> None:
-        """Stores a rollout. A later one of the same name takes its place."""
-        for sha in _made(trajectory):
-            link(self._images.path(sha), image_file(self.folder / "images", sha))
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        path = self._journal.path
-        if not path.exists() and self.folder.parent.name == ROLLOUTS:
-            bound_rollouts(self.folder.parents[1])
-        start = path.stat().st_size if path.exists() else 0
-        self._journal.add(Remembered(tuple(names), measured, now, __version__, trajectory, signals))
-        if self._places is not None:
-            self._places |= dict.fromkeys(names, (path, start, path.stat().st_size - start))
-
-    def _scan(self) -> Iterable[tuple[str, tuple[Path, int, int]]]:
-        """Names and places of all whole lines, the newest file last. Lines are not decoded: a filter's shelf may hold
-        some hundred thousand."""
-        paths = sorted(self.folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-        for path in paths:
-            with disk.checked(path, "read"), path.open("rb") as file:
-                start = 0
+    def _scan(self) -> dict[str, dict[str, _Place]]:
+        """Places of all whole lines that can be read, the newest file last."""
+        found: dict[str, dict[str, _Place]] = {}
+        changed: dict[Path, int] = {}
+        for path in self.folder.glob("*.jsonl"):
+            with suppress(OSError):
+                changed[path] = path.stat().st_mtime_ns
+        for path in sorted(changed, key=changed.__getitem__):
+            start = 0
+            with suppress(OSError), path.open("rb") as file:
                 for line in file:
-                    head = _NAMES.search(line, 0, _HEAD)
-                    if head and line.endswith(b"\n"):  # else its writer was killed
-                        for name in json.loads(b"[" + head[1] + b"]"):
-                            yield name, (path, start, len(line))
+                    # A line without its end is one at which its writer was killed.
+                    if (head := _HEAD.match(line)) and line.endswith(b"\n"):
+                        names = [part.strip(b' "').decode(errors="replace") for part in head[1].split(b",")]
+                        _add(found, names, head[2].decode(), (path, start, len(line)))
                     start += len(line)
+        return found
+
+    def _touch(self) -> None:
+        """Marks the shelf as used, so that nothing makes room of it. A shelf of another user cannot be marked."""
+        if (now := time.monotonic()) - self._touched > _TOUCHED_S and self.folder.is_dir():
+            self._touched = now
+            with suppress(OSError):
+                os.utime(self.folder)
+
+
+def _add(places: dict[str, dict[str, _Place]], names: Iterable[str], measured: str, place: _Place) -> None:
+    for name in names:
+        own = places.setdefault(name, {})
+        own.pop(measured, None)  # the newest comes last
+        own[measured] = place
 
 
 def _made(trajectory: Trajectory) -> list[str]:
@@ -131,20 +169,26 @@ def shelf_name(agent: Agent, weights: object, **more: object) -> str:
     # An engine from outside is another policy; ours differ in speed and in the last bit.
     counted |= {"limits": replace(agent.limits, timeout_s=1.0), "engine": agent.engine.own}
     value = described({"weights": weights, "agent": counted, **more})
-    return _digest([value, outside_code([*targets(value), *agent.families.values()]), rollout_source()])
+    code = outside_code([*targets(value), *agent.families.values()])
+    return _digest([value, _files(value), code, rollout_source()])
 
 
 def measure_name(signals: Iterable[object], judge: object, rubrics: Iterable[str], **more: object) -> str:
     """Digest of what measures a rollout: signals, judge, the texts of its rubrics, and their code."""
     value = described({"signals": list(signals), **more}) | {"judge": described(judge, leave_out=judging.WHERE)}
     texts = {rubric: codec.encode(load_rubric(rubric)) for rubric in rubrics}
-    return _digest([value, texts, outside_code(targets(value)), scoring_source()])
+    return _digest([value, _files(value), texts, outside_code(targets(value)), scoring_source()])
+
+
+def _files(value: Any) -> dict[str, str]:
+    """Digests of the files that a plug's values name, such as a table or the program of a server."""
+    return {str(path): hash_file(path) for path in files_of(value)}
 
 
 def request_name(request: RolloutRequest, **more: object) -> str:
     """Digest of the question, the seed, the sampling, and what the rollout continues."""
     sample = request.sample
-    shown = tuple(replace(video, path=videos.address(video)) for video in sample.videos)
+    shown = tuple(replace(video, path=videos.content(video)) for video in sample.videos)
     # In which split a question stands changes no rollout.
     return _digest([codec.encode(replace(request, sample=replace(sample, videos=shown, split=""))), more])
 

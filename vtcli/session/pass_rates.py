@@ -85,7 +85,6 @@ class PassRateMeter:
     load: Callable[[RowFacts], Sample]
     start: Callable[[], Awaitable[None]]
     open_policy: Callable[[], Awaitable[None]]
-    retry: bool = True  # what broke or was not judged; a merge of shards takes it as they left it
     rollouts: int = 0
     broken: list[Trajectory] = field(default_factory=list[Trajectory])  # some of them
     roomless: list[Trajectory] = field(default_factory=list[Trajectory])  # whose prompt left no room for a token
@@ -120,15 +119,10 @@ class PassRateMeter:
     def _remembered(self, row: RowFacts) -> list[AnswerOutcome | None]:
         """Returns the remembered outcome of each rollout; None: not there, or to be measured again."""
         known = [self.session.find(name) for name in self._names(row)]
-        return [
-            AnswerOutcome.of(each[0], self.config.right) if each and (each[1] or not self.retry) else None
-            for each in known
-        ]
+        return [AnswerOutcome.of(each[0], self.config.right) if each and each[1] else None for each in known]
 
     def _left(self, row: RowFacts, known: Sequence[AnswerOutcome | None], decided: Decided) -> list[int]:
         """The numbers of the rollouts that are still to be made."""
-        if not self.retry:
-            return []
         first: list[Outcome] = [each.outcome for each in itertools.takewhile(bool, known) if each]
         certain = self.config.early_stop and decided(row, first)
         return [] if certain else [number for number, each in enumerate(known) if each is None]
@@ -169,7 +163,6 @@ class PassRateMeter:
         made = list(known)
         while self.config.early_stop and made and made[-1] is None:
             made.pop()
-        # A merge does not find what broke in its shard.
         whole = [each or AnswerOutcome("broken", None) for each in made]
         outcomes: tuple[Outcome, ...] = tuple(each.outcome for each in whole)
         answers, asked = tuple(each.answer for each in whole), tuple(each.asked for each in whole)

@@ -93,8 +93,9 @@ class Session:
         Args:
             weights: plain values that tell the policy from any other: digests of its files, or an endpoint's name.
         """
-        told = {"prompt": self._prompt, "offered": self._offered}
-        self._memory = RolloutMemory(root, shelf_name(self.agent, weights, **told), self.images)
+        # Where the judge looks at images, claims of code are tested before a rollout is stored.
+        more = {"prompt": self._prompt, "offered": self._offered, "tested": self.measure.looks}
+        self._memory = RolloutMemory(root, shelf_name(self.agent, weights, **more), self.images)
 
     def recall(
         self, requests: Iterable[RolloutRequest], *, answers_only: bool = False
@@ -121,9 +122,10 @@ class Session:
 
     def find(self, name: str, *, answers_only: bool = False) -> tuple[Scored, bool] | None:
         """The remembered rollout of this name, and whether today's signals would be the same."""
-        if self._memory is None or (found := self._memory.get(name)) is None:
+        by = self._measured_by(answers_only)
+        if self._memory is None or (found := self._memory.get(name, by)) is None:
             return None
-        current = found.measured == self._measured_by(answers_only) and not found.signals.values.get("unjudged")
+        current = found.measured == by and not found.signals.values.get("unjudged")
         return Scored(found.trajectory, found.signals, None), current
 
     def keep(
@@ -177,6 +179,8 @@ class Session:
         for samples in few:
             await require_room(samples, self.chat, self.worlds, self.agent.limits, self._limit)
         await self.measure.start()
+        if self._memory is not None:
+            await asyncio.to_thread(self._memory.make_room)
 
     def load(self, placement: Placement | None = None) -> TrainedPolicy:
         """Loads the policy, in the thread that computes; heavy libraries are imported here.

@@ -64,11 +64,6 @@ def score(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> S
     return known[name](sample, text)
 
 
-def score_safely(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> Score:
-    """Returns the score of ``attempt``."""
-    return attempt(sample, text, own)[0]
-
-
 def attempt(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> tuple[Score, str | None]:
     """Returns ``score``, and the error if the rule raised one. Such a reply is wrong, because no reply may end a run;
     the log counts them.

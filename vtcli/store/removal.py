@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import time
@@ -94,6 +95,8 @@ def leftovers(store: ArtifactStore, work: bool = False) -> list[Leftover]:
         for draft in sorted(store.root.glob("*/.draft-*")):
             if draft.is_dir() and disk.is_free(draft.with_name(f"{draft.name}.lock")):
                 found.append(Leftover(draft, _size(draft), "draft"))
+        if (rates := store.root / ".facts" / "pass_rate").is_dir():  # of 0.1.0's first months; nothing reads it now
+            found.append(Leftover(rates, _size(rates), "rollouts"))
         for folder in sorted(store.root.glob(".work/*")) if work else ():
             if folder.is_dir() and disk.is_free(folder.with_suffix(".lock")):
                 found.append(Leftover(folder, _size(folder), "work"))
@@ -109,11 +112,11 @@ MOST_ROLLOUTS = 50 * 2**30
 DAY_S = 86_400.0
 
 
-def remembered(root: Path, unused_s: float = 0.0) -> list[Leftover]:
+def rollouts(root: Path, unused_s: float = 0.0) -> list[Leftover]:
     """Returns the rollouts of each agent that no run has asked for ``unused_s``; the one unused for longest first."""
     found: list[tuple[float, Leftover]] = []
-    with disk.checked(root, "list"):
-        for shelf in (root / ROLLOUTS).glob("*/"):
+    for shelf in (root / ROLLOUTS).glob("*/"):
+        with suppress(FileNotFoundError):  # another process has just made room
             used = shelf.stat().st_mtime
             if time.time() - used >= unused_s:
                 found.append((used, Leftover(shelf, _size(shelf), "rollouts")))
@@ -123,12 +126,13 @@ def remembered(root: Path, unused_s: float = 0.0) -> list[Leftover]:
 def bound_rollouts(root: Path, most: int = MOST_ROLLOUTS) -> None:
     """Removes what was remembered of agents, the one unused for longest first, until the rest takes ``most`` bytes. An
     agent that was asked within a day stays, as a run may be asking it now."""
-    left = sum(shelf.size for shelf in remembered(root))
-    for shelf in remembered(root, DAY_S):
-        if left <= most:
-            return
-        clear([shelf])
-        left -= shelf.size
+    shelves = rollouts(root)
+    left = sum(shelf.size for shelf in shelves)
+    for shelf in shelves:
+        with suppress(FileNotFoundError):
+            if left > most and time.time() - shelf.path.stat().st_mtime >= DAY_S:
+                clear([shelf])
+                left -= shelf.size
 
 
 def clear(found: Sequence[Leftover]) -> None:
@@ -145,4 +149,10 @@ def clear(found: Sequence[Leftover]) -> None:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Returns the bytes of all files. A file that another process removes meanwhile does not count."""
+    found = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                found += Path(parent, name).lstat().st_size
+    return found

@@ -79,6 +79,7 @@ def _texts(values: Any) -> Iterator[str]:
 
 ROLLED = (
     *((room, "*.py") for room in ("rollout", "envs", "tools", "sandbox", "families", "engines")),
+    ("data/teachers", "*.py"),  # the plans that the oracle plays
     *((".", name) for name in ("schema.py", "protocols.py", "geometry.py")),
     ("store", "images.py"),
 )

@@ -91,6 +91,14 @@ def address(ref: VideoRef) -> str:
     return name if _ADDRESS.fullmatch(name) else path.name
 
 
+def content(ref: VideoRef) -> str:
+    """The ``address`` of an artifact's video; of any other file its sha256, as another file may come in its place."""
+    path = Path(ref.path)
+    if (name := address(ref)) != path.name or not path.is_file():
+        return name
+    return _hash(path, path.stat().st_mtime_ns)
+
+
 def portable(scored: Scored) -> Scored:
     """A rollout as it is stored: its sample's videos by ``address``, not by their path on this machine."""
     trajectory = scored.trajectory

@@ -20,11 +20,8 @@ from vtcli.schema import EnvTurn, Json, PolicyTurn, Sample, Trajectory
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
 from vtcli.store.keyed import KeyedFile
 
-WHERE = ("url", "key_env", "cache", "price", "budget", "patience")
+RUNTIME_KEYS = tuple(f"eval.endpoint.{key}" for key in ("url", "key_env", "cache", "price", "budget", "patience"))
 """Keys about the place and the manner of asking, which change no reply."""
-
-RUNTIME_KEYS = tuple(f"eval.endpoint.{key}" for key in WHERE)
-"""The same in ``eval.endpoint``."""
 
 
 @dataclass(frozen=True)
