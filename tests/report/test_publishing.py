@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import world
-from hub_server import HubServer
+from hub_server import HubServer, Repo
 from small_runs import command
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
@@ -139,3 +139,19 @@ def test_an_upload_that_fails_leaves_the_folder_and_the_command(
     with pytest.raises(InputError, match=r"(?s)127.0.0.1:9.*hf upload me/p"):
         publishing.push(tmp_path / "out", "me/p", "model", public=False)
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_repository_that_is_not_private_gets_nothing_without_public(tmp_path: Path, hub: HubServer) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.bin").write_bytes(b"weights")
+    for kind in ("model", "dataset"):
+        for private in (False, None):  # None: the hub does not answer the question
+            there = hub.repos[f"{kind}s/me/p"] = Repo(private=private)
+            with pytest.raises(InputError, match=r"me/p was not uploaded.*--public"):
+                publishing.push(tmp_path / "out", "me/p", kind, public=False)
+            assert not there.files
+            publishing.push(tmp_path / "out", "me/p", kind, public=True)
+            assert there.files["model.bin"] == b"weights"
+        there = hub.repos[f"{kind}s/me/p"] = Repo(private=True)
+        publishing.push(tmp_path / "out", "me/p", kind, public=False)
+        assert there.files and there.private

@@ -100,7 +100,8 @@ class HubServer:
         ]
         card = {"license": repo.licence} if repo.licence else {}
         owner = name.split("/", 1)[1]
-        return _json(handler, {"id": owner, "sha": repo.commit, "siblings": listed, "cardData": card, "tags": []})
+        info = {"id": owner, "sha": repo.commit, "siblings": listed, "cardData": card, "tags": []}
+        return _json(handler, info if repo.private is None else info | {"private": repo.private})
 
     def _file(self, handler: Any, name: str, path: str) -> None:
         repo = self.repos[name]

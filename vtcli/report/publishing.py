@@ -52,18 +52,27 @@ def push(folder: Path, name: str, kind: str, *, public: bool) -> str:
     ``public``. Returns its address.
 
     Raises:
-        InputError: no way to the hub, no right to write there, or a hub that refuses.
+        InputError: no way to the hub, no right to write there, a hub that refuses, or a repository that is not private
+            without ``public``.
     """
     from huggingface_hub import HfApi
 
     api = HfApi()
     try:
         made = api.create_repo(name, repo_type=kind, private=not public, exist_ok=True)
-        api.upload_folder(folder_path=folder, repo_id=made.repo_id, repo_type=kind, commit_message="vtcli export")
+        # A repository that was there keeps its visibility, whatever ``private`` asks for.
+        allowed = public or bool(api.repo_info(made.repo_id, repo_type=kind).private)
+        if allowed:
+            api.upload_folder(folder_path=folder, repo_id=made.repo_id, repo_type=kind, commit_message="vtcli export")
     except Exception as error:  # the library raises its own kinds, those of HTTP and those of files
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InputError(
             f"{name} was not uploaded to {api.endpoint}: {first[:300]}\n{folder} is whole. Where the hub is in "
             f"reach and `hf auth login` was done: hf upload {name} {folder} --repo-type {kind}"
         ) from error
+    if not allowed:
+        raise InputError(
+            f"{name} was not uploaded to {api.endpoint}: that repository is not private, so everyone could read it. "
+            f"Give --public to upload there, make it private, or give another name. {folder} is whole."
+        )
     return str(made)
