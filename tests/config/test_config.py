@@ -345,6 +345,8 @@ def test_a_key_that_moved_into_the_agent_is_refused_by_its_new_name(tmp_path: Pa
         "eval.temperature": "eval.agent.sampling.temperature",
         "filter.rollouts.temperature": "filter.agent.sampling.temperature",
         "serve.dtype": "serve.agent.dtype",
+        "eval.imported.questions.preset": "eval.imported.questions.row",
+        "eval.generation.vstar.samples_per_question": "eval.generation.vstar.group_size",
     }
     for old, new in moved.items():
         with pytest.raises(ConfigError, match=re.escape(f"{old} is {new} now")):
@@ -357,6 +359,36 @@ def test_a_key_that_moved_into_the_agent_is_refused_by_its_new_name(tmp_path: Pa
             ConfigError, match=r"rl\.limits\.max_turns is agent\.limits\.max_turns now\.\n.*mine\.yaml:3"
         ):
             compose.load(stage, ["+recipe=mine", f"--config-dir={tmp_path}"])
+
+
+def test_a_key_without_a_single_successor_is_refused_with_its_sentence(tmp_path: Path) -> None:
+    gone = {
+        "eval.imported.mapping.image": r"eval\.imported\.columns for a column",
+        "eval.imported.questions.mapping": r"eval\.imported\.questions\.columns for a column",
+        "rl.lockstep_turns": "it only compared",
+        "serve.beside": "a reverse proxy with /beside/",
+        "serve.connections.count": "limit_conn",
+        "plan.layout.gpus": "the run's own",
+        "benchmark.vstar.generation.samples_per_question": r"is benchmark\.vstar\.generation\.group_size now",
+    }
+    for old, said in gone.items():
+        for word in (old, f"+{old}"):
+            with pytest.raises(ConfigError, match=said) as refused:
+                compose.load("eval", [TOOLSRL, f"{word}=1"])
+            assert "Did you mean" not in str(refused.value)
+    (tmp_path / "recipe").mkdir()
+    sections = {
+        "rl: {lockstep_turns: 2}": "it only compared",
+        "plan: {layout: {gpus: 2}}": "the run's own",
+        "eval: {imported: {mapping: {image: pic}}}": "columns for a column",
+        "eval: {generation: {vstar: {samples_per_question: 2}}}": r"vstar\.group_size now",
+        "benchmark: {vstar: {generation: {samples_per_question: 2}}}": r"generation\.group_size now",
+    }
+    for number, (section, said) in enumerate(sections.items()):
+        text = f"# @package _global_\ndefaults: [toolsrl, _self_]\n{section}\n"
+        (tmp_path / "recipe" / f"mine{number}.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=rf"(?s){said}.*mine{number}\.yaml:3"):
+            compose.load("eval", [f"+recipe=mine{number}", f"--config-dir={tmp_path}"])
 
 
 def test_what_a_command_line_says_of_an_agent_is_read_key_by_key() -> None:

@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,10 +51,26 @@ RENAMED: Mapping[str, str] = {
     "rl.validate.samples_per_question": "rl.validate.group_size",
     "filter.rollouts.k": "filter.rollouts.group_size",
     "filter.rollouts.temperature": "filter.agent.sampling.temperature",
+    "eval.generation.*.samples_per_question": "eval.generation.*.group_size",
+    "benchmark.*.generation.samples_per_question": "benchmark.*.generation.group_size",
     "eval.imported.preset": "eval.imported.row",
-    "eval.imported.mapping": "eval.imported.reading",
+    "eval.imported.questions.preset": "eval.imported.questions.row",
 }
-"""Keys of 0.1.0's first months and what they are called now; what lies below them moved with them."""
+"""Keys of 0.1.0's first months and what they are called now; what lies below them moved with them. ``*`` stands for one
+name."""
+
+_SPLIT = "has two places now: {0}.columns for a column, {0}.reading for anything else (docs/upgrading.md)"
+REPLACED: Mapping[str, str] = {
+    "eval.imported.mapping": _SPLIT.format("eval.imported"),
+    "eval.imported.questions.mapping": _SPLIT.format("eval.imported.questions"),
+    "plan.layout": "is gone: the run's own rl.backend.* and engine.* decide",
+    "rl.lockstep_turns": "is gone: it only compared (tests/bench/bench_streaming.py)",
+    "serve.beside": "is gone: use a reverse proxy with /beside/, and the page at /?beside (docs/serve.md)",
+    "serve.connections.count": "is gone: use a reverse proxy's limit, such as limit_conn",
+}
+"""Keys without a single successor, and the sentence that answers each; it answers what lies below them as well."""
+
+_FORMER = {old: re.compile(re.escape(old).replace(r"\*", r"([^.]+)") + r"(?=\.|$)") for old in (*RENAMED, *REPLACED)}
 
 RENAMED_PARAMETERS: Mapping[str, str] = {
     "preset": "row: NAME",
@@ -88,13 +105,17 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def renamed(key: str) -> str | None:
-    """Returns the present name of a key that had another one; None for a key that never had.
+    """Returns what became of a key of an earlier version, as a clause about it; None for any other key.
 
-    >>> renamed("rl.limits.max_turns"), renamed("rl.loss")
-    ('agent.limits.max_turns', None)
+    >>> renamed("rl.limits.max_turns"), renamed("plan.layout.gpus"), renamed("rl.loss")
+    ('is agent.limits.max_turns now', "is gone: the run's own rl.backend.* and engine.* decide", None)
     """
-    old = next((old for old in RENAMED if key == old or key.startswith(f"{old}.")), None)
-    return None if old is None else RENAMED[old] + key.removeprefix(old)
+    for old, pattern in _FORMER.items():
+        if found := pattern.match(key):
+            if old in REPLACED:
+                return REPLACED[old]
+            return f"is {RENAMED[old].replace('*', ''.join(found.groups()))}{key[found.end() :]} now"
+    return None
 
 
 def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -> T:
@@ -272,7 +293,7 @@ def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], where: str) 
         if key not in known:
             whole = _join(where, key)
             now = renamed(whole)
-            raise KeyProblem(whole, f"is {now} now." if now else f"unknown key {key!r}.{nearest(key, known)}")
+            raise KeyProblem(whole, f"{now}." if now else f"unknown key {key!r}.{nearest(key, known)}")
 
 
 def _build(cls: type[T], found: Mapping[str, Any], where: str, place: Callable[[str], str]) -> T:

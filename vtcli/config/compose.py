@@ -518,9 +518,10 @@ def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictCon
 def _refuse_renamed(composed: DictConfig, set_by: Callable[[], dict[str, str]]) -> None:
     """Raises ``ConfigError`` for a key of a file that has another name now, also in sections of other stages."""
     sections = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=False))
-    for key in itertools.chain.from_iterable(flat(sections[name], name) for name in ASKING):
+    checked = [name for name in (*ASKING, "plan", "benchmark") if name in sections]
+    for key in itertools.chain.from_iterable(flat(sections[name], name) for name in checked):
         if now := renamed(key):
-            raise ConfigError(f"{key} is {now} now.\n  set in {Origins([key], set_by)[key]}")
+            raise ConfigError(f"{key} {now}.\n  set in {Origins([key], set_by)[key]}")
 
 
 def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list[str]], own: Path | None) -> None:
@@ -549,7 +550,7 @@ def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: froz
     for override in settings:
         key = override.key_or_group
         if key not in known and (now := renamed(key)):
-            raise ConfigError(f"{override.input_line}: {key} is {now} now.")
+            raise ConfigError(f"{override.input_line}: {key} {now}.")
         parent, _, last = key.rpartition(".")
         siblings = {k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == parent} | (
             set() if parent else groups
