@@ -53,6 +53,7 @@ def _ratio(sums: Floats) -> Floats:
 
 
 def _mean_of(outcomes: Sequence[GradedAnswer], name: str, inside: Sequence[bool]) -> Figure:
+    # (N, 2): score and count, so that a resample of clusters recomputes the mean from sums alone.
     terms = np.array([[o.score * i, float(i)] for o, i in zip(outcomes, inside, strict=True)], dtype=np.float64)
     return Figure(name, terms, _ratio, plain=True, count=sum(inside))
 
@@ -95,6 +96,7 @@ def _macro(
     """The mean over groups of the mean over their members' means."""
     members = [member for group in groups for member in group]
     at = {member: k for k, member in enumerate(members)}
+    # (members,): each group weighs the same, and so does each member inside its group.
     weights = np.array([1 / len(group) / len(groups) for group in groups for _ in group])
     terms = np.zeros((len(outcomes), 2 * len(members)))
     for n, (outcome, value) in enumerate(zip(outcomes, values, strict=True)):
@@ -136,6 +138,7 @@ def _every(outcomes: Sequence[GradedAnswer], name: str, item: str, variants: int
     whole = {key: rows for key, rows in found.items() if len(rows) >= variants}
     terms = np.zeros((len(outcomes), 2))
     for key, rows in whole.items():
+        # One row of the item carries all of it; the others stay 0, or the item would count several times.
         terms[first[key]] = math.prod(map(_share, rows.values())), 1.0
     return Figure(name, terms, _ratio, count=len(whole))
 

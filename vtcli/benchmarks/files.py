@@ -74,6 +74,7 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
         elif path.suffix.lower() in PICTURES:
             yield {"image": path.name, "name": path.stem}
         elif path.suffix in (".tsv", ".csv"):
+            # A cell holds a picture as base64; Python's limit is 128 KiB.
             csv.field_size_limit(sys.maxsize)
             with path.open(newline="", encoding="utf-8-sig") as file:
                 yield from _table_rows(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
@@ -93,6 +94,7 @@ def _table_rows(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    # Some public files begin with a byte order mark, which would become a part of the first key.
     text = path.read_text(encoding="utf-8-sig")
     # A text in a row may hold a line separator of Unicode, which ends no line of the file.
     if path.suffix == ".jsonl":

@@ -20,8 +20,8 @@ _TAG = re.compile(r"</?([A-Za-z_]+)")
 class Reading:
     """Rules by which code and the answer are found in a policy turn's text.
 
-    The answer is sought outside of code, so a string inside the code never counts as the answer. A block, call or
-    answer without its closing tag is not found.
+    The answer is sought outside of code, so a string inside the code never counts as the answer, as it does for the
+    papers' released expressions. A block, call or answer without its closing tag is not found.
     """
 
     style: Literal["tag", "call"]  # <code>…</code> | <tool_call> with an argument ``code``
@@ -48,7 +48,7 @@ class CodePlace:
     variable: str = ""  # of each input image; "": none
     file: str = ""  # of each input image, in the working folder; "": none
     video: str = ""  # variable of each video's reader
-    scope: Literal["trajectory", "call"] = "trajectory"  # call: every call starts fresh, with the image that it names
+    scope: Literal["trajectory", "call"] = "trajectory"  # call: fresh, on the image that it names (CodeVision)
     prelude: str = ""  # see ``sandbox.types.Setup``
     before_each: str = ""
     after: str = ""  # lines that are run after the policy's own, in the same run

@@ -143,6 +143,8 @@ class ProbePlanner:
             shown = self._shown(source, condition)
             if shown is None:
                 continue
+            # The prefix keeps its ids: a replacement of the same size has a view, and so placeholders, of the same
+            # size.
             prefix = Prefix(stored, source.turns, shown, condition)
             for key in [(stored.id, condition, number) for number in range(self.probe.continuations)]:
                 sample = self.samples[stored.sample.form, stored.sample.id]
@@ -175,6 +177,7 @@ class ProbePlanner:
         """The image of another question: of the same task where there is one with other pixels."""
         mine = {ref.full for ref in sample.images}
         others = [s for s in self.samples.values() if s.images and s.images[0].full not in mine]
+        # Of the same task, so that a loss shows the missing evidence and not a picture of another kind.
         among = [s for s in others if s.task == sample.task] or others
         rng = np.random.default_rng(derive_seed(self.seed, "other image", sample.id))
         return among[int(rng.integers(len(among)))].images[0] if among else None

@@ -116,6 +116,7 @@ def _pairs(originals: Outcomes, outcomes: Outcomes) -> dict[str, tuple[float, fl
     """Means with the original and with the replacement by source, over the seeds with both."""
     pairs: dict[str, tuple[float, float]] = {}
     for source, values in outcomes.items():
+        # Equal positions share a seed; a pair with a broken continuation would compare different draws.
         both = [(a, b) for a, b in zip(originals.get(source, ()), values, strict=False) if None not in (a, b)]
         if both:
             before, after = np.array(both, dtype=np.float64).mean(axis=0)
@@ -161,6 +162,7 @@ def causally_faithful(rows: Sequence[Continuation]) -> dict[tuple[str, int], boo
     for place, outcomes in by_place.items():
         without = [outcomes[name] for name in EMPTY_PICTURES if name in outcomes]
         if outcomes.get(ORIGINAL) == 1.0 and without:
+            # Right under blank or noise: the answer did not need the picture.
             found[place] = None if None in without else not any(without)
     return found
 

@@ -71,6 +71,7 @@ def light(pixels: Pixels, strength: float) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _shade(height: int, width: int, strength: float) -> Pixels:
+    # Red and blue only: green distinguishes the frames of tags (``zoom.FRAMES``) under any light.
     shade = np.zeros((height, width, 3), dtype=np.uint8)
     shade[:, :, 0] = np.linspace(0, strength, width).round()[None, :]
     shade[:, :, 2] = np.linspace(0, strength, height).round()[:, None]

@@ -162,8 +162,10 @@ def spaced(rng: np.random.Generator, count: int, slots: int, gap: int) -> list[i
         raise ConfigError(
             f"{count} points do not fit on {slots} places of an axis: raise chart.steps, or ask for fewer"
         )
+    # Rather closer together than no chart at all.
     while gap > 1 and (count - 1) * gap >= slots:
         gap -= 1
+    # Stars and bars: drawn without gaps from fewer places, then spread, so that every set is equally likely.
     free = slots - (count - 1) * (gap - 1)
     chosen = np.sort(rng.choice(free, size=count, replace=False)) + np.arange(count) * (gap - 1)
     return [int(v) for v in rng.permutation(chosen)]

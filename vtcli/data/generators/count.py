@@ -97,6 +97,7 @@ def _points(
     by_count: dict[int, list[int]] = {}
     for i in range(count):
         by_count.setdefault(len(qualifying(data, i, conditions)), []).append(i)
+    # The count before the reference: drawing the reference evenly would make some counts likelier than others.
     reference = pick(rng, by_count[pick(rng, sorted(by_count))])
     points = [
         chart.Point(look.labels[0] if i == reference else None, d, look.axes.pixel(*d)) for i, d in enumerate(data)

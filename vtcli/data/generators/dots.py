@@ -82,6 +82,7 @@ def generate(seed: int, item: int, split: str, size: DotsSize, *, form: str = "a
     del form
     rng = stream(seed, "dots", split, item)
     difficulty, kind = _look(rng, size)
+    # Within these bounds a dot's pixels lie above ``ABOVE`` and the ground's below, whatever the noise is.
     if kind.contrast < 2 * ABOVE or size.noise > ABOVE // 2:
         raise ConfigError(
             f"dots: code cannot separate a contrast of {kind.contrast} from a noise of {size.noise}. Set a contrast of "
@@ -201,6 +202,7 @@ def _drawn(rng: np.random.Generator, size: DotsSize, kind: DotLook, dots: list[D
         mask = canvas.blank(size.width, size.height, (0, 0, 0))
         for dot in (dot for dot in dots if dot.colour == name):
             canvas.disc(mask, (dot.x, dot.y), dot.radius, (255, 255, 255))
+        # Lowered in the others, so that a dot of another colour never rises above the median.
         step = np.full(3, -kind.contrast // 2)
         step[channel] = kind.contrast
         raised += mask.astype(np.int64) * step // 255

@@ -125,6 +125,7 @@ def encode(clip: Clip) -> bytes:
         stream: VideoStream = container.add_stream("ffv1", rate=clip.frames_per_s, options=_OPTIONS)
         stream.width, stream.height, stream.pix_fmt = clip.frames.shape[2], clip.frames.shape[1], "bgr0"
         context = stream.codec_context
+        # One thread: slices of several would change the bytes, and with them the video's sha256.
         context.thread_type, context.thread_count, context.gop_size = "NONE", 1, _KEY_EVERY
         context.flags |= Flags.bitexact
         for pixels in clip.frames:

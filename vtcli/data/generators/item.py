@@ -25,7 +25,8 @@ _NUMBERS: Mapping[str, int] = {
     name: number
     for number, name in enumerate(("rotflip", "zoom", "read_value", "count", "turned", "search", "moving", "dots"))
 }
-"""Of the first tasks in the seed, so that their data stay as they were; any other task's number is made of its name."""
+"""Numbers of the first eight tasks in the seed, fixed so that their data keep their bytes. Any other task's number is
+made from the sha256 of its name."""
 
 SPLITS = ("train", "validation", "test", "demo-train", "demo-validation")
 """The position is the split's id in the seed, so splits are disjoint by construction. Demonstrations have splits of

@@ -117,6 +117,7 @@ def generate(seed: int, item: int, split: str, size: MovingSize, *, form: str = 
             "shapes": [_record(mover) for mover in movers],
         },
         tools=(),
+        # Drawn last, so that a change of the ground leaves places and questions as they are.
         clip=Clip(_frames(rng, size, movers), size.frames_per_s),
     )
 
@@ -195,6 +196,7 @@ def _movers(rng: np.random.Generator, size: MovingSize, kind: str) -> list[Mover
     colour is asked for: then every second draws new ones."""
     count = int(rng.integers(size.shapes[0], size.shapes[1] + 1))
     shapes, kept = shuffled(rng, SHAPES)[:count], shuffled(rng, size.colours)[:count]
+    # All new in every second: frames of one second say nothing about another.
     cells = [shuffled(rng, range(size.grid**2))[:count] for _ in range(size.seconds)]
     drawn = [shuffled(rng, size.colours)[:count] if kind == "colour" else kept for _ in range(size.seconds)]
     movers: list[Mover] = []

@@ -80,6 +80,7 @@ def _points(rng: np.random.Generator, size: ReadValueSize, look: chart.Look) -> 
     count = int(rng.integers(size.points[0], size.points[1] + 1))
     labelled = min(count, int(rng.integers(size.labelled[0], size.labelled[1] + 1)))
     steps = size.chart.steps
+    # Apart on both axes, so that a line through one point touches no other.
     columns, rows = (chart.spaced(rng, count, steps + 1, size.gap) for _ in "xy")
     points: list[chart.Point] = []
     for i, (column, row) in enumerate(zip(columns, rows, strict=True)):

@@ -86,6 +86,7 @@ def generate(seed: int, item: int, split: str, size: RotflipSize, *, form: str =
     transformed, with the kind that the other form has where it has one."""
     rng = stream(seed, "rotflip", split, item)
     augment = size.tool_train_augment if (form, split) == ("tool", "train") else size.augment
+    # Both are always drawn: the page that follows is the same whatever ``augment`` is.
     chosen, kind_of_transform = rng.random() < augment, int(rng.integers(5))
     transform = list(TRANSFORMS)[1 + kind_of_transform] if chosen else "none"
     kind = pick(rng, size.kinds)
@@ -118,6 +119,7 @@ def moved(corner: str, transform: str) -> str:
     >>> moved("top-left", "rot90")
     'top-right'
     """
+    # Asked of the transform itself, so that the table of corners cannot contradict the pixels.
     marked = np.zeros((2, 2, 1), np.uint8)
     marked[CORNERS.index(corner) // 2, CORNERS.index(corner) % 2] = 1
     return CORNERS[int(np.argmax(TRANSFORMS[transform](marked)))]

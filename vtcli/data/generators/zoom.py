@@ -164,6 +164,7 @@ def _tags(rng: np.random.Generator, size: ZoomSize) -> list[Tag]:
     boxes: list[Box] = []
     gap = size.tag[1] // 3
     for tries in range(1, TRIES + 1):
+        # Narrower after every 50 failures, because a crowded scene has no room for the wanted distance.
         gap = gap if tries % 50 else gap // 2
         width, height = (int(v) for v in rng.integers(size.tag[0], size.tag[1] + 1, 2))
         x, y = _place(rng, size, width, height)
@@ -228,6 +229,7 @@ def _face(rng: np.random.Generator, size: ZoomSize, tag: Tag) -> Pixels:
     width, height = tag.box[2] - tag.box[0], tag.box[3] - tag.box[1]
     colour = PALE * np.array(canvas.COLOURS[tag.colour]) + (1 - PALE) * 128 + rng.integers(-14, 15)
     side, depth = size.blotch
+    # Blotches hide the mean of a letter's ink, which a CNN otherwise reads from the view.
     coarse = rng.integers(-depth, depth + 1, (height // side + 2, width // side + 2))
     top, left = rng.integers(side, size=2)
     ground = np.kron(coarse, np.ones((side, side)))[top : top + height, left : left + width]

@@ -166,6 +166,7 @@ def same_shape(resized: tuple[float, float], size: tuple[float, float]) -> bool:
     >>> same_shape((504, 308), (1000, 600)), same_shape((300, 500), (1000, 600))
     (True, False)
     """
+    # A resize to multiples of ``GRID`` moves each side by less than one of them.
     low = max((side - GRID) / whole for side, whole in zip(resized, size, strict=True))
     high = min((side + GRID) / whole for side, whole in zip(resized, size, strict=True))
     return low <= high

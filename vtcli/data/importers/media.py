@@ -51,6 +51,8 @@ class Finder:
         try:
             for root in self.roots:
                 path = root / text
+                # Resolved first, because a link or ``..`` could lead out of the folders; a foreign row could name any
+                # picture here.
                 if not any(path.resolve().is_relative_to(folder.resolve()) for folder in self.roots):
                     continue  # a link may lead from one folder to another, as in the cache of the hub
                 tried.append(path)

@@ -100,6 +100,7 @@ class BadRows:
 
 def said(lines: Sequence[Mapping[str, Any]]) -> str:
     """Numbers by reason, the largest first."""
+    # By reason, not by text: texts hold row numbers, so each would be counted once.
     counts = Counter(str(line["reason"]) for line in lines)
     return ", ".join(f"{count} × {reason}" for reason, count in counts.most_common())
 

@@ -218,6 +218,7 @@ def generate(
             encoded=encoded,
         )
     rng = stream(seed, "rotflip", split, item, purpose=2)
+    # Both are always drawn, so that another ``augment`` changes no other choice.
     coin, kind = rng.random(), 1 + int(rng.integers(5))
     limit = tool_train_augment if (form, split) == ("tool", "train") else augment
     transform = list(TRANSFORMS)[kind] if coin < limit else "none"
@@ -545,6 +546,7 @@ def _require_own_answer(asked: Item, place: Place) -> None:
     if rule in UNSCORED:
         return
     try:
+        # The reference answer as a reply: a rule that calls it wrong would call every reply wrong.
         right = score(asked.sample("answer", "train", ()), asked.answer)[1]
     except (InputError, ValueError, LookupError, TypeError):  # it needs more of a row than there is
         right = 0

@@ -220,6 +220,7 @@ def _records(file: Path, fields: Any) -> Spans:
             begin, end = opened.tell() - size, opened.tell()
             if size <= MAX_ROW_BYTES and not line.strip():
                 continue
+            # A doubled quote inside a quoted text counts twice, so an odd number means that one is open.
             if size <= MAX_ROW_BYTES and line.count(b'"') % 2:
                 end = _closed(opened, line, fields) or end
                 opened.seek(end)

@@ -1,4 +1,4 @@
-"""Names of vLLM that it does not document, each in one place. ``docs/decisions/private.md`` has the reason for each.
+"""Names of vLLM that it does not document, each in one place with its reason.
 
 Nothing of vLLM is imported before a function is called.
 """
@@ -17,27 +17,31 @@ CLI_ARGUMENTS = (
 
 
 def engine_class() -> Any:
-    """The engine that is stepped by hand, in this thread."""
+    """Returns the engine class that is stepped by hand, in our thread and between weight updates. The public
+    ``AsyncLLM`` runs its own loop."""
     return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine
 
 
 def running(engine: Any) -> Any:
-    """The requests that the scheduler of an engine in this process computes now."""
+    """Returns the requests that the scheduler computes now, because a time limit counts work and not queueing. Public:
+    none."""
     return engine.engine_core.engine_core.scheduler.running
 
 
 def planned_steps(engine: Any) -> Any:
-    """The steps that were planned ahead and have not been read (async scheduling), if any."""
+    """Returns the steps planned ahead and not yet read (async scheduling), because they must end before weights change.
+    Public: ``sleep(mode=abort)``, in servers only."""
     return engine.engine_core.engine_core.batch_queue
 
 
 def forget(engine: Any, name: str) -> None:
-    """Drops a request of which the engine's core no longer knows."""
+    """Drops a request that the engine's core no longer knows, because its images were dropped. Public: none."""
     engine.output_processor.abort_requests([name], internal=False)
 
 
 def api_server() -> Any:
-    """The module with vLLM's own HTTP server: ``setup_server`` and ``run_server_worker``."""
+    """Returns the module of vLLM's HTTP server (``setup_server``, ``run_server_worker``), which we start with our own
+    settings. The public ``vllm serve`` takes a command line only."""
     return importlib.import_module("vllm.entrypoints.launchers.api_server.entry")
 
 
