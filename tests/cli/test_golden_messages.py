@@ -210,7 +210,7 @@ GOLDEN: dict[str, tuple[Callable[[Path], Any], type[VtcliError], str]] = {
         EngineError,
         "scale=node with model Qwen/Qwen2.5-VL-7B-Instruct cannot run on this machine:\n"
         "  - 1 CUDA device found; it needs 8 CUDA devices on each machine\n"
-        "What would run here: scale=tiny. `vtcli doctor` shows what is installed.",
+        "What would run here: scale=tiny. `vtcli doctor` lists the installed packages.",
     ),
     "memory of the GPU": (
         lambda folder: as_printed(no_memory()),

@@ -116,7 +116,7 @@ def test_a_slip_is_one_config_error_that_names_the_nearest_valid_one() -> None:
         ("reuse=maybe", "expected true or false (it was True), got 'maybe'."),
         ("agent.limits=[1]", "agent.limits=[1]: expected a section {key: value, …}."),
         ("rl.phases={a: 1}", "rl.phases={a: 1}: expected a list [a, b, …]."),
-        ("seed=${nowhere}", "seed takes its value from a key that is not there: Interpolation key 'nowhere' not found"),
+        ("seed=${nowhere}", "seed takes its value from a missing key: Interpolation key 'nowhere' not found"),
     ]
     wrong: dict[str, str] = {}
     for override, words in cases:

@@ -1,4 +1,4 @@
-"""From plain dicts to typed configuration: dataclasses filled and checked, ``_target_`` nodes bound to functions.
+"""From plain dicts to typed configuration: fills and checks dataclasses, binds ``_target_`` nodes to functions.
 
 Pure apart from importing the targets. Every mistake is one ``KeyProblem`` that names the key, what was found there,
 what was expected, and the nearest valid spelling.
@@ -36,7 +36,7 @@ WHOLE = "job"
 
 AGENT = "agent"
 """A config dataclass's field of this name decides how a policy answers (``session.agent``): the section ``agent``,
-overlaid by ``STAGE.agent``, and sections of the top level."""
+overlaid by ``STAGE.agent``, with sections of the top level."""
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "spans")
 _PLACE, _BOUNDS = ("dtype", "device"), ("max_broken", "max_unjudged")
@@ -56,8 +56,7 @@ RENAMED: Mapping[str, str] = {
     "eval.imported.preset": "eval.imported.row",
     "eval.imported.questions.preset": "eval.imported.questions.row",
 }
-"""Keys of 0.1.0's first months and what they are called now; what lies below them moved with them. ``*`` stands for one
-name."""
+"""Keys of earlier versions and their present names; keys below them moved with them. ``*`` stands for one name."""
 
 _SPLIT = "has two places now: {0}.columns for a column, {0}.reading for anything else (docs/upgrading.md)"
 REPLACED: Mapping[str, str] = {
@@ -68,7 +67,7 @@ REPLACED: Mapping[str, str] = {
     "serve.beside": "is gone: use a reverse proxy with /beside/, and the page at /?beside (docs/serve.md)",
     "serve.connections.count": "is gone: use a reverse proxy's limit, such as limit_conn",
 }
-"""Keys without a single successor, and the sentence that answers each; it answers what lies below them as well."""
+"""Keys without a single successor, and the sentence that answers each of them and the keys below it."""
 
 _FORMER = {old: re.compile(re.escape(old).replace(r"\*", r"([^.]+)") + r"(?=\.|$)") for old in (*RENAMED, *REPLACED)}
 
@@ -76,11 +75,11 @@ RENAMED_PARAMETERS: Mapping[str, str] = {
     "preset": "row: NAME",
     "mapping": "columns: {question: NAME, …} and reading: {take: …, split: …, root: …, …} (docs/upgrading.md)",
 }
-"""As ``RENAMED``, of functions that a configuration names."""
+"""The same for parameters of functions that a configuration names."""
 
 
 SECTION_OF: Mapping[str, str] = {"judge": "scoring"}
-"""The section of a stage whose own name is taken: ``judge`` is who is asked, in every stage."""
+"""The section of a stage whose own name means something else: ``judge`` is the judge, in every stage."""
 
 
 class KeyProblem(ConfigError):
@@ -96,7 +95,7 @@ class KeyProblem(ConfigError):
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the closest of ``choices``; else the list of them; starts with a space."""
+    """Returns `` Did you mean 'x'?`` for the closest of ``choices``, or else their list; starts with a space."""
     known = sorted({str(c) for c in choices})
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
@@ -105,7 +104,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def renamed(key: str) -> str | None:
-    """Returns what became of a key of an earlier version, as a clause about it; None for any other key.
+    """Returns a clause about the present place of a key of an earlier version, or None for any other key.
 
     >>> renamed("rl.limits.max_turns"), renamed("plan.layout.gpus"), renamed("rl.loss")
     ('is agent.limits.max_turns now', "is gone: the run's own rl.backend.* and engine.* decide", None)
@@ -119,12 +118,12 @@ def renamed(key: str) -> str | None:
 
 
 def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -> T:
-    """Build a stage's config dataclass from the composed configuration.
+    """Builds a stage's config dataclass from the composed configuration.
 
     A field is looked up in the stage's section first (``values["stage"]`` names it), then at the top level; a field
-    called ``job`` receives the whole configuration. The same holds for the fields of ``agent``, which are looked up in
-    the section's own ``agent`` first. Keys of the section are strict, top-level keys that the stage does not use are
-    left alone.
+    ``job`` receives the whole configuration. Fields of ``agent`` are looked up in the section's own ``agent`` first.
+    Unknown keys of the section raise; top-level keys that the stage does not use are ignored, because every stage gets
+    the same configuration.
 
     Raises:
         KeyProblem: unknown key, missing value, wrong type.
@@ -147,17 +146,19 @@ def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -
             found[field] = dict(values)
         elif field in values:
             found[field] = values[field]
+    # The key that the user wrote: under the section, unless the value came from the top level.
     return _build(cls, found, name, lambda f: f"{name}.{f}" if f in own or f not in values else f)
 
 
 def _agent(cls: type[T], own: Mapping[str, Any], values: Mapping[str, Any], section: str, left: Sequence[str]) -> T:
-    """The agent of the section ``own``: its fields stand there, or at the top level; those ``left`` keep defaults."""
+    """Builds the agent: its fields are in the section ``own`` or at the top level; fields in ``left`` keep defaults."""
     where = f"{section}.{AGENT}" if AGENT in own else AGENT
     given = own.get(AGENT) or values.get(AGENT) or {}
     if not isinstance(given, Mapping):
         _wrong(where, f"a section with the keys {', '.join(_fields(cls))}", given)
     mine = cast(Mapping[str, Any], given)
     _refuse_unknown(mine, _fields(cls), where)
+    # env, engine and judge have one place for all stages: a word in a command line chooses the file of each.
     for key in mine:
         if key in values:
             raise KeyProblem(
@@ -169,10 +170,10 @@ def _agent(cls: type[T], own: Mapping[str, Any], values: Mapping[str, Any], sect
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """``value`` as the annotated type ``kind``; dataclasses, unions, literals and containers nest.
+    """Converts ``value`` to the annotated type ``kind``; dataclasses, unions, literals and containers nest.
 
-    Whole numbers pass as float, floats without fraction as int (``steps: 1e3``), lists as tuple, text as ``Path``,
-    and a ``_target_`` node as the bound function.
+    Whole numbers pass as float, floats without fraction as int (``steps: 1e3``), lists as tuple, text as ``Path``, and
+    a ``_target_`` node as the bound function.
 
     Raises:
         KeyProblem: naming ``where``.
@@ -182,6 +183,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     origin = get_origin(kind)
     if kind is Any or isinstance(kind, TypeVar) or kind is object:
         return value
+    # A plug point: unless the field wants a mapping, a node stands for the function that it names.
     if isinstance(value, Mapping) and TARGET in value and not _is_mapping(kind):
         return bind(cast(Mapping[str, Any], value), where)
     if origin in (Union, types.UnionType):
@@ -200,10 +202,10 @@ def convert(value: Any, kind: Any, where: str) -> Any:
 
 
 def bind(node: Mapping[str, Any], where: str = "") -> functools.partial[Any]:
-    """``{_target_: package.module.function, key: value, …}`` as the function with these keywords filled in.
+    """Binds ``{_target_: package.module.function, key: value, …}`` to the function with these keywords filled in.
 
-    Keywords are checked against the signature and, where annotated with plain types, their values too; nested nodes
-    are bound first. Nothing is called.
+    Checks keywords against the signature, and values against plain annotations. Binds nested nodes first. Calls
+    nothing, so a configuration is checked before anything is loaded.
 
     Raises:
         KeyProblem: no such module or function, unknown keyword, wrong type.
@@ -229,7 +231,7 @@ def bind(node: Mapping[str, Any], where: str = "") -> functools.partial[Any]:
 
 
 def nodes(values: Any, where: str = "") -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Every ``_target_`` node in a composed configuration with its dotted place, outermost only."""
+    """Yields every outermost ``_target_`` node of a composed configuration with its dotted place."""
     if isinstance(values, Mapping):
         mapping = cast(Mapping[str, Any], values)
         if TARGET in mapping:
@@ -258,8 +260,10 @@ def _import(path: str, where: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module exists, something that it needs does not: the traceback says what
+        if error.name is None or not f"{module_name}.".startswith(
+            f"{error.name}."
+        ):  # package.sub missing for package.sub.module
+            raise  # the module exists, but one of its own imports does not: the traceback names it
         raise KeyProblem(
             _join(where, TARGET),
             f"there is no module {module_name!r} for {path!r}. Install the package that has it, or put its folder into "
@@ -278,7 +282,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     target = function.__init__ if isinstance(function, type) else function
     try:
         return typing.get_type_hints(target)
-    except (NameError, TypeError):  # annotations that only exist for the type checker
+    except (NameError, TypeError):  # annotations that exist only for the type checker
         return {}
 
 
@@ -297,7 +301,7 @@ def _refuse_unknown(given: Mapping[str, Any], known: Sequence[str], where: str) 
 
 
 def _build(cls: type[T], found: Mapping[str, Any], where: str, place: Callable[[str], str]) -> T:
-    """``cls`` from the raw values of its fields; ``place`` gives the key that a field's value came from."""
+    """Builds ``cls`` from the raw values of its fields; ``place`` returns the key from which a field's value came."""
     hints = typing.get_type_hints(cls)
     filled: dict[str, Any] = {}
     for field in dataclasses.fields(cast(Any, cls)):
@@ -313,7 +317,7 @@ def _build(cls: type[T], found: Mapping[str, Any], where: str, place: Callable[[
         raise KeyProblem(place(problem.field), problem.message) from None
     except ConfigError:
         raise
-    except ValueError as error:  # a dataclass's own __post_init__ check
+    except ValueError as error:  # from the dataclass's own __post_init__
         raise KeyProblem(where, str(error)) from error
 
 
@@ -333,6 +337,7 @@ def _union(value: Any, kinds: Sequence[Any], where: str) -> Any:
     real = [k for k in kinds if k is not types.NoneType]
     if len(real) == 1:
         return convert(value, real[0], where)
+    # An exact type first: otherwise int | str would turn the text "8" of an earlier member into a number.
     for kind in real:
         if isinstance(kind, type) and type(value) is kind:
             return value
@@ -346,7 +351,7 @@ def _union(value: Any, kinds: Sequence[Any], where: str) -> Any:
 
 def _literal(value: Any, choices: Sequence[Any], where: str) -> Any:
     for choice in choices:
-        if type(choice) is type(value) and choice == value:
+        if type(choice) is type(value) and choice == value:  # True == 1 in Python
             return choice
     valid = ", ".join(repr(c) for c in choices)
     hint = nearest(value, map(str, choices)) if isinstance(value, str) else ""
@@ -393,12 +398,12 @@ def _scalar(value: Any, kind: Any, where: str) -> Any:
             return int(value)
         _wrong(where, "a whole number", value)
     if kind is float:
-        if number and abs(value) < math.inf:  # NaN, which every check of the form value < 1 lets pass, is not
+        if number and abs(value) < math.inf:  # excludes NaN, which every check of the form value < 1 lets pass
             return float(value)
         _wrong(where, "a finite number" if number else "a number", value)
     if kind is str:
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
-            return str(value)  # name=2024
+            return str(value)  # YAML reads name=2024 as a number
         _wrong(where, "text", value)
     if kind is Path:
         return Path(value) if isinstance(value, str | Path) else _wrong(where, "a path", value)

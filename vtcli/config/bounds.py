@@ -1,6 +1,6 @@
-"""Bounds of a configuration's numbers. Dataclasses check their own fields and name the wrong one.
+"""Bounds of a configuration's numbers. Dataclasses check their own fields and name the wrong field.
 
-NaN compares false with everything, so ``value < 1`` would let it pass. Every check here asks for a finite number.
+NaN compares false with everything, so ``value < 1`` would let it pass. Every check here requires a finite number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vtcli.errors import ConfigError
 
 
 class OutOfBounds(ConfigError):
-    """One field of a dataclass has a value that cannot work. ``binding`` knows the key and where it was set."""
+    """A field of a dataclass has an impossible value. ``binding`` adds its key and the place that set it."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -25,7 +25,7 @@ class OutOfBounds(ConfigError):
 
 
 def within(value: float, name: str, low: float, high: float = math.inf, *, above: bool = False) -> None:
-    """Raises ``OutOfBounds`` unless ``value`` is finite and ``low`` (``above``: more than it) to ``high``.
+    """Raises ``OutOfBounds`` unless ``value`` is finite, at least ``low`` (``above``: more) and at most ``high``.
 
     >>> within(0.5, "share", 0, 1)
     """
@@ -37,25 +37,25 @@ def within(value: float, name: str, low: float, high: float = math.inf, *, above
 
 
 def at_least(low: float, config: object, *fields: str) -> None:
-    """Every named field is finite and at least ``low``; None is not looked at, of a sequence every value is."""
+    """Requires every named field to be finite and at least ``low``. Ignores None; checks every value of a sequence."""
     for name, value in _numbers(config, fields):
         within(value, name, low)
 
 
 def above(low: float, config: object, *fields: str) -> None:
-    """Every named field is finite and more than ``low``."""
+    """Requires every named field to be finite and more than ``low``."""
     for name, value in _numbers(config, fields):
         within(value, name, low, above=True)
 
 
 def shares(config: object, *fields: str) -> None:
-    """Every named field is a share of a whole: 0 to 1."""
+    """Requires every named field to be a share of a whole, 0 to 1."""
     for name, value in _numbers(config, fields):
         within(value, name, 0, 1)
 
 
 def ordered(config: object, *fields: str) -> None:
-    """Every named field is a pair (smallest, largest)."""
+    """Requires every named field to be a pair (smallest, largest)."""
     for name in fields:
         low, high = getattr(config, name)
         if not low <= high:
@@ -63,7 +63,7 @@ def ordered(config: object, *fields: str) -> None:
 
 
 def among(choices: Iterable[str], config: object, *fields: str) -> None:
-    """Every named field is a list of some of ``choices``, one at least."""
+    """Requires every named field to be a nonempty list of some of ``choices``."""
     known = list(choices)
     for name in fields:
         given = list(getattr(config, name))

@@ -1,5 +1,5 @@
 """Words of a command line that are not Hydra's: inputs without a key, flags of one stage. Also the command of the
-running job, for records of how a thing was made."""
+running job, which records of a result contain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JUDGE = """usage: vtcli judge TRAJECTORIES +recipe=RECIPE     totals and parts p
        vtcli judge agreement A B                    two judgements of the same trajectories; B may be oracle
 
 TRAJECTORIES: a report of `vtcli eval` or a model of `vtcli rl` (NAME:vN, NAME@latest, a folder), or a JSONL file.
-Options are Hydra's, for example scoring.phase=answers. `vtcli judge --help` says more."""
+Options are Hydra's, for example scoring.phase=answers. `vtcli judge --help` has the rest."""
 
 ALL_RECIPES, AGREEMENT = "--all-recipes", "agreement"
 INPUTS = ("scoring.trajectories", "scoring.against")
@@ -26,13 +26,13 @@ _FLAGS: ContextVar[tuple[str, ...]] = ContextVar("flags", default=())
 
 
 def written(stage: str, argv: Sequence[str]) -> str:
-    """The command as a person would type it, with the home that the environment names."""
+    """Returns the command as a person would type it, with the home from the environment."""
     home = os.environ.get("VTCLI_HOME")
     return (f"VTCLI_HOME={shlex.quote(home)} " if home else "") + shlex.join(["vtcli", stage, *argv])
 
 
 def split(name: str, text: str) -> list[str]:
-    """Words of the option or variable ``name``, as a shell would split its value.
+    """Splits the value of the option or variable ``name`` into words, as a shell would.
 
     Raises:
         ConfigError: a quotation mark stays open, or a backslash is last.
@@ -41,25 +41,25 @@ def split(name: str, text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise ConfigError(
-            f"{name}={text}: expected words as for a shell, but there is {str(error).lower()}. Close the quotation "
-            "mark, or put a backslash before it"
+            f"{name}={text}: expected words as for a shell, but found {str(error).lower()}. Close the quotation mark, "
+            "or put a backslash before it"
         ) from error
 
 
 def remember(command: str, words: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> None:
-    """Sets what ``running``, ``overrides`` and ``arguments`` answer in this process."""
+    """Sets the results of ``running``, ``overrides`` and ``arguments`` in this process."""
     _RUNNING.set(command)
     _OVERRIDES.set(words)
     _FLAGS.set(flags)
 
 
 def overrides() -> tuple[str, ...]:
-    """The overrides of the current job, in a sweep its own; none for a call from Python."""
+    """Returns the overrides of the current job, in a sweep its own; empty for a call from Python."""
     return _OVERRIDES.get()
 
 
 def arguments() -> list[str]:
-    """Words after the stage for another process that runs the current job: its overrides as a person types them."""
+    """Returns the current job's words after the stage, as a person types them, for another process to run it."""
     recipe = next((word.removeprefix("+recipe=") for word in overrides() if word.startswith("+recipe=")), "")
     words = [
         f"variant={word.removeprefix('+variant=').removeprefix(f'{recipe}_')}" if word.startswith("+variant=") else word
@@ -70,12 +70,12 @@ def arguments() -> list[str]:
 
 
 def running() -> str | None:
-    """The command that the current job was given as, also in a launcher's process; None for a call from Python."""
+    """Returns the command of the current job, also in a launcher's process; None for a call from Python."""
     return _RUNNING.get()
 
 
 def spelled_out(stage: str, argv: Sequence[str]) -> list[str]:
-    """The flags of a stage as overrides. Raises ``ConfigError`` with the usage for ``vtcli judge`` alone."""
+    """Returns a stage's flags as overrides. Raises ``ConfigError`` with the usage for a bare ``vtcli judge``."""
     if stage != "judge":
         return list(argv)
     if not argv:
@@ -84,7 +84,7 @@ def spelled_out(stage: str, argv: Sequence[str]) -> list[str]:
 
 
 def named(stage: str, overrides: Sequence[str]) -> list[str]:
-    """Words without a key as the keys that they fill; a word that names an existing file is one, whatever is in it."""
+    """Gives words without a key the keys that they fill. A word that names an existing file is such a word."""
     if stage != "judge":
         return list(overrides)
     bare = [word for word in overrides if _bare(word)]
@@ -104,11 +104,11 @@ def named(stage: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _bare(word: str) -> bool:
-    """Not key=value. A long list is no file's name: ``os.path.exists`` returns False where ``Path.exists`` raises."""
+    """Returns True unless the word is key=value. Path.exists would raise for a long list, which is no file's name."""
     return not word.startswith("~") and ("=" not in word or os.path.exists(word))  # noqa: PTH110
 
 
 def quoted(value: str) -> str:
-    """As one value for Hydra, whatever characters it has."""
+    """Quotes a value for Hydra, whatever characters it has."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,11 +1,12 @@
 """The only importer of hydra: turns a command line into a checked configuration, and starts runs through Hydra.
 
-The command line is rewritten before Hydra sees it (docs/decisions/config.md). The scale is appended as the last group.
-``recipe=x`` means ``+recipe=x``. ``variant=x`` is laid over the recipe. The recipe's choices of groups come after the
-scale's, data at the scale's size. ``model=x`` and ``data=x`` fill the stage's own input.
+The command line is rewritten before Hydra sees it. The scale becomes the last group, because Hydra merges groups in
+order and a scale must override the recipe's sizes. ``recipe=x`` means ``+recipe=x``. ``variant=x`` is laid over the
+recipe. The recipe's choices of groups come after the scale's, with data at the scale's size, because a scale sets only
+sizes. ``model=x`` and ``data=x`` fill the stage's own input, because users nearly always name an artifact there.
 
-The configuration is then composed and checked. A mistake is one ``ConfigError`` before any file is written or model
-loaded.
+The configuration is then composed and checked before ``hydra.main`` runs, because Hydra's message for a wrong key is a
+stack of "Key is not in struct". A mistake is one ``ConfigError`` before any file is written or model loaded.
 """
 
 from __future__ import annotations
@@ -61,21 +62,21 @@ __all__ = [
     "variants",
 ]
 
-# OmegaConf reads files with PyYAML's safe loader. libyaml's reads the same, and saves a fifth of a composition.
+# OmegaConf reads files with PyYAML's safe loader. libyaml's gives the same values and saves a fifth of a composition.
 yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 T = TypeVar("T")
 VERSION_BASE = "1.3"
 LAST_GROUP = "scale"
 ASKING = ("filter", "rl", "eval", "serve")
-"""Sections of stages that ask a policy; ``STAGE.agent`` overlays the shared ``agent``."""
+"""Sections of stages that use a policy; ``STAGE.agent`` overlays the shared ``agent``."""
 INPUTS = ("model", "data", "trajectories")
 """Short keys of the command line. ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model`` or of
-the user's own folder. The same holds for data, except in synth, which makes data from a file of ``conf/data``."""
+the user's folder. The same holds for data, except in synth, which makes data from a file of ``conf/data``."""
 
 
 def folder() -> Path:
-    """``conf/``: beside the package in a checkout, inside it when installed."""
+    """Returns ``conf/``: beside the package in a checkout, inside it when installed."""
     here = Path(__file__).resolve().parents[1]
     found = [p for p in (here.parent / "conf", here / "conf") if (p / "config.yaml").is_file()]
     if not found:
@@ -86,10 +87,10 @@ def folder() -> Path:
 
 
 def own_folder(given: str | Path | None) -> Path | None:
-    """A user's own recipes, data and the like: the folder of ``--config-dir``, laid out as ``conf/``.
+    """Returns the folder of ``--config-dir`` with a user's own recipes, data and so on, laid out as ``conf/``.
 
     Raises:
-        ConfigError: there is no such folder, or it cannot be read.
+        ConfigError: no such folder, or it cannot be read.
     """
     if not given:
         return None
@@ -112,8 +113,8 @@ class CommandPlan:
     overrides: tuple[str, ...]
     multirun: bool
     only_prints: bool  # --cfg, --info, --hydra-help: Hydra prints and runs nothing
-    note: str | None  # what ``scale=auto`` became, and why; what a scale replaces of a recipe
-    command: str  # as it was given
+    note: str | None  # the result of ``scale=auto`` with its reason; values of a recipe that a scale replaces
+    command: str  # as typed
     scale: str
     recipe: str | None = None
     variant: str | None = None
@@ -130,10 +131,10 @@ class Job:
 
 
 def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
-    """Split ``argv`` into flags and overrides and rewrite these; of files it reads a recipe's and a scale's defaults.
+    """Splits ``argv`` into flags and overrides and rewrites these. Reads only the defaults of a recipe and a scale.
 
     Raises:
-        ConfigError: an unknown option, a variant that the recipe does not have, recipes of different data in one sweep.
+        ConfigError: an unknown option, a variant that the recipe lacks, recipes with different data in one sweep.
     """
     command, argv = written(stage, argv), spelled_out(stage, argv)
     parser = get_args_parser()
@@ -167,7 +168,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             rewritten.append(f"+{override.lstrip('+')}")
         elif equals and key.lstrip("+") == "variant":
             variant = value
-        elif equals and key == "+env":  # there is always one: native tools by default
+        elif equals and key == "+env":  # an environment is always chosen, by default native tools: no + is needed
             rewritten.append(override.removeprefix("+"))
         elif equals and key in INPUTS and (stage, key) != ("synth", "data") and value not in options(key, own):
             rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
@@ -181,7 +182,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
         rewritten += _as_trained(rewritten, recipe)
     chosen, note = machine.choose_scale() if scale == "auto" else (scale, None)
     folders = [*([own] if own else []), folder()]
-    if own and stage == "judge":  # --all-recipes composes them again, perhaps in another process
+    if own and stage == "judge":  # --all-recipes composes them again, possibly in another process
         rewritten.append(f"scoring.recipes_in={quoted(str(own))}")
     if variant is not None:
         rewritten.append(f"+variant={recipes.choose_variant(folders, recipe, variant)}")
@@ -199,7 +200,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
 
 
 def _key_of_option(stage: str, option: str, argv: Sequence[str]) -> str | None:
-    """``+recipe=toolsrl`` for ``--recipe toolsrl``; None for an option that is like no key."""
+    """Returns ``+recipe=toolsrl`` for ``--recipe toolsrl``, or None for an option that resembles no key."""
     name, equals, value = option.partition("=")
     word = name.lstrip("-").replace("-", "_")
     known = word in ("seed", "name", "home") or "." in word or (folder() / word).is_dir()
@@ -213,7 +214,7 @@ def _key_of_option(stage: str, option: str, argv: Sequence[str]) -> str | None:
 
 
 def _meant(word: str, own: Path | None) -> str:
-    """`` Did you mean +recipe=toolsrl?`` for a word without a key; empty where nothing fits."""
+    """Returns `` Did you mean +recipe=toolsrl?`` for a word without a key, or "" if nothing fits."""
     if re.search(r":v\d+|@latest", word):
         return f" Did you mean data={word} or model={word}?"
     keys = {"recipe": "+recipe", **{group: group for group in ("scale", "benchmark", "data", "model", "filter")}}
@@ -225,7 +226,7 @@ def _meant(word: str, own: Path | None) -> str:
 
 
 def _given(overrides: Sequence[Override]) -> dict[str, str]:
-    """Returns the typed override that set each key, also where ``_in_this_stage`` repeated it for a stage."""
+    """Returns the typed override that set each key, also if ``_in_this_stage`` repeated it for a stage."""
     found: dict[str, str] = {}
     for override in overrides:
         key, line, value = str(override.key_or_group), str(override.input_line), override.value()
@@ -238,21 +239,21 @@ def _given(overrides: Sequence[Override]) -> dict[str, str]:
 
 
 def _keys(override: Override) -> list[str]:
-    """The dotted keys that an override sets: one, or those of its mapping."""
+    """Returns the dotted keys that an override sets: one, or those in its mapping."""
     value, key = override.value(), str(override.key_or_group)
     return list(flat(value, key)) if isinstance(value, dict) and value else [key]
 
 
 def _set_keys(overrides: Sequence[str]) -> list[str]:
-    """The dotted keys that some overrides set, each of a mapping; a choice of a group counts as its name."""
+    """Returns the dotted keys that overrides set, also those in mappings; a choice of a group counts as its name."""
     with _readable_errors():
         parsed = OverridesParser.create().parse_overrides(overrides=list(overrides))
     return [key for override in parsed for key in _keys(override)]
 
 
 def _in_this_stage(stage: str, overrides: Sequence[str]) -> list[str]:
-    """Overrides by which ``agent.KEY=…`` holds for a stage, whatever a file has under ``STAGE.agent``. They come before
-    those of the command line, so that ``STAGE.agent.KEY=…`` there still decides.
+    """Returns overrides that apply ``agent.KEY=…`` to a stage, whatever a file sets under ``STAGE.agent``. They come
+    before those of the command line, so that ``STAGE.agent.KEY=…`` there still wins.
 
     >>> _in_this_stage("eval", ["agent.limits.max_turns=4", "seed=1"])
     ['eval.agent.limits.max_turns=${agent.limits.max_turns}']
@@ -264,7 +265,8 @@ def _in_this_stage(stage: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:
-    """An override for ``vtcli serve`` that lists what neither a recipe nor an override decides: the model does."""
+    """Returns an override for ``vtcli serve`` that lists the parts to take from the model's manifest: parts that
+    neither a recipe nor an override sets."""
     keys = {
         "env": ("env",),
         "prompt": ("prompt",),
@@ -276,18 +278,18 @@ def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:
     if recipe is not None or "serve.as_trained" in given:
         return []
     left = [part for part, of in keys.items() if not any(key.startswith(of) for key in given)]
-    if "serve.policy=endpoint" in overrides:  # an endpoint was trained nowhere; without a world it is refused
+    if "serve.policy=endpoint" in overrides:  # an endpoint has no manifest; without an environment it is refused
         left = [part for part in left if part == "env"]
     return [f"serve.as_trained=[{','.join(left)}]"]
 
 
 def load(stage: str, argv: Sequence[str] = ()) -> Job:
-    """Compose and check one configuration; ``argv`` as on the command line, without ``--multirun``."""
+    """Composes and checks one configuration; ``argv`` as on the command line, without ``--multirun``."""
     return next(jobs(plan(stage, argv)))
 
 
 def jobs(plan: CommandPlan) -> Iterator[Job]:
-    """The composed configuration of a plan, or of every choice of a multirun.
+    """Yields the composed configuration of a plan, or of every choice of a multirun.
 
     Raises:
         ConfigError: unknown recipe, group or key (with the nearest valid one), an override that cannot be parsed.
@@ -312,32 +314,32 @@ def jobs(plan: CommandPlan) -> Iterator[Job]:
 
 
 def varied(overrides: Sequence[str]) -> list[str]:
-    """Overrides that give a sweep several values."""
+    """Returns the overrides that give a sweep several values."""
     with _readable_errors():
         parsed = OverridesParser.create().parse_overrides(overrides=list(overrides))
     return [str(override.input_line) for override in parsed if override.is_sweep_override()]
 
 
 def build(cls: type[T], job: Job) -> T:
-    """The stage's config dataclass; a wrong value's message also names the place that set it."""
+    """Builds the stage's config dataclass; adds the place that set a wrong value to its error."""
     return located(job, lambda: stage(cls, job.values, job.stage))
 
 
 def located(job: Job, check: Callable[[], T]) -> T:
-    """Result of ``check``. A ``ConfigError`` that it raises is raised again with the place that set the key's value."""
+    """Returns the result of ``check``. Adds to its ``ConfigError`` the place that set the key's value."""
     try:
         return check()
     except KeyProblem as problem:
         raise ConfigError(_with_origin(problem, job.origins) + _on_hub(problem.key, job)) from None
-    except ConfigError as problem:  # of several keys: the message names them
+    except ConfigError as problem:  # about several keys, which the message names
         raise ConfigError("\n".join([str(problem), *_set_in(str(problem), job.origins)])) from None
 
 
 def check_plug_points(job: Job) -> int:
-    """Bind every ``_target_`` node of a job and return their number.
+    """Binds every ``_target_`` node of a job and returns their number.
 
     Raises:
-        ConfigError: the first node whose function or keyword does not exist.
+        ConfigError: the first node with a missing function or keyword.
     """
     found = list(nodes(job.values))
     for where, node in found:
@@ -349,10 +351,10 @@ def check_plug_points(job: Job) -> int:
 
 
 def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
-    """Hand the rewritten command line to ``hydra.main``: run dir, logging, multirun, launchers, ``--cfg``.
+    """Runs the rewritten command line by ``hydra.main``: run dir, logging, multirun, launchers, ``--cfg``.
 
-    ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name. Returns
-    what it returned in jobs of submitit, whose output goes to log files.
+    ``work`` gets the composed values. It must be importable, because a launcher's processes load it by name. Returns
+    its results in jobs of submitit, whose output goes to log files.
     """
     caller, failures = _process(), list[Exception]()
     submits = any(override.startswith("hydra/launcher=") for override in plan.overrides)
@@ -367,18 +369,18 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
         try:
             result = work(_with_own_rubrics(_plain(cfg), plan.config_dir))
             if _process() != caller and "submitit" in str(hydra_config.launcher["_target_"]):
-                with results.open("a") as file:  # a line, written at once: jobs do not mix
+                with results.open("a") as file:  # one write per line, so that lines of several jobs do not mix
                     file.write(f"{result}\n")
             return result
         except Exception as error:
-            if _process() != caller:  # a launcher's child: Hydra carries it back
+            if _process() != caller:  # in a launcher's child: Hydra carries it back
                 raise
-            failures.append(error)  # here: raised below, without Hydra's wrapping
+            failures.append(error)  # in this process: raised below, without Hydra's wrapping
             return None
 
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = ["vtcli", *plan.flags, *map(_merged, plan.overrides)]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach the command line's own handler
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # lets exceptions reach the command line's own handler
     try:
         with _readable_errors():
             hydra.main(version_base=VERSION_BASE, config_path=str(folder()), config_name="config")(task)()
@@ -395,9 +397,9 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
 
 
 def _merged(word: str) -> str:
-    """An override of which Hydra takes keys that the files do not have: its value is a mapping (``{}`` by default), or
-    it is of a stage's agent, whose other values are those of ``agent``. Wrong keys were refused when the plan was
-    checked.
+    """Returns an override that Hydra accepts for keys that the files do not have: values in a mapping (``{}`` by
+    default), and keys of a stage's agent, which inherits the others from ``agent``. Checking the plan has already
+    refused wrong keys.
 
     >>> _merged("eval.generation={vstar: {top_k: 20}}"), _merged("eval.agent.limits.max_turns=4"), _merged("seed=1")
     ('++eval.generation={vstar: {top_k: 20}}', '++eval.agent.limits.max_turns=4', 'seed=1')
@@ -406,35 +408,35 @@ def _merged(word: str) -> str:
 
 
 def _process() -> tuple[str, int]:
-    """Identity of this process across machines: a launcher's job may run on another machine under the same number."""
+    """Identifies this process across machines, because a launcher's job may have the same number on another one."""
     return os.uname().nodename, os.getpid()
 
 
 def options(group: str, own: Path | None = None) -> list[str]:
-    """Names of the choices in ``conf/<group>``, and of those in a user's own folder."""
+    """Returns the names of the choices in ``conf/<group>`` and in a user's own folder."""
     return recipes.names([folder(), *([own] if own else [])], group)
 
 
 def built_upon(recipe: str, own: Path | None = None) -> list[str]:
-    """A recipe and the recipes that it builds upon, the nearest first."""
+    """Returns a recipe and the recipes that it builds upon, the nearest first."""
     return recipes.built_upon([folder(), *([own] if own else [])], recipe)
 
 
 def variants(recipe: str, own: Path | None = None) -> list[str]:
-    """The readings of a recipe: ``paper``, and those of ``conf/variant``."""
+    """Returns the readings of a recipe: ``paper``, and those of ``conf/variant``."""
     return recipes.variants([folder(), *([own] if own else [])], recipe)
 
 
 def lost(recipe: str, variant: str, scale: str, own: Path | None = None) -> list[str]:
-    """A line for each choice of a recipe that the scale replaces and that is no size, and of a user's own recipe for
-    each value."""
+    """Returns a line for each choice of a recipe that the scale replaces although it is not a size, and for each
+    replaced value of a user's own recipe."""
     folders = [*([own] if own else []), folder()]
     lines = recipes.lost_choices(folders, recipe, variant, scale)
     return lines + (recipes.lost_values(own, folders, recipe, scale) if own else [])
 
 
 def scales() -> dict[str, machine.Needs]:
-    """Requirements of each scale on the machine, from the ``needs`` section of its file; the smallest first."""
+    """Returns each scale's requirements, from the ``needs`` section of its file, the smallest scale first."""
     found: dict[str, machine.Needs] = {}
     for name in ("tiny", "small", "gpu", "node", "paper"):
         values = yaml.safe_load((folder() / LAST_GROUP / f"{name}.yaml").read_text())
@@ -443,7 +445,7 @@ def scales() -> dict[str, machine.Needs]:
 
 
 def flat(values: Any, where: str = "") -> dict[str, Any]:
-    """Leaves by dotted key, list items by index; an empty mapping or list is a leaf."""
+    """Returns leaves by dotted key, list items by index; an empty mapping or list is a leaf."""
     if isinstance(values, Mapping) and values:
         items = [(str(k), v) for k, v in cast(Mapping[str, Any], values).items()]
     elif isinstance(values, list) and values:
@@ -462,13 +464,14 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     composed, set_by = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
     _check_keys(settings, composed, groups, stage)
     _refuse_renamed(composed, set_by)
-    ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
+    ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its settings when it runs
     composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     for name in ASKING:
-        OmegaConf.set_struct(composed[name][AGENT], False)  # a stage's agent has only what differs
+        OmegaConf.set_struct(composed[name][AGENT], False)  # has only the differences, so an override may add keys
     ConfigLoaderImpl._apply_overrides_to_config(ours, composed)  # pyright: ignore[reportPrivateUsage]
     values = _with_own_rubrics(_plain(composed), own)
 
+    # Only a user who makes a mistake or asks for origins pays for them: reading the lines of all files takes long.
     def set_here() -> dict[str, str]:
         found = dict(set_by())
         for setting in settings:
@@ -481,15 +484,15 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
 
 @functools.cache
 def _groups() -> frozenset[str]:
-    """Groups of files in ``conf/`` and of Hydra's own."""
+    """Returns the groups of files in ``conf/`` and in Hydra's configuration."""
     loader = cast(Any, GlobalHydra.instance().config_loader())
     hydras = (f"hydra/{group}" for group in cast(list[str], loader.list_groups("hydra")))
     return frozenset(loader.list_groups("")) - {"hydra"} | frozenset(hydras)
 
 
 def _group_options(group: str, own: Path | None) -> list[str]:
-    """Choices of a group. Those of ``conf/`` are looked up once; a user's own folder may change, and to list it Hydra
-    would read the files of ours again, 0.1 s a group."""
+    """Returns the choices of a group. Caches those of ``conf/``. A user's folder may change; Hydra would read our files
+    again to list it, 0.1 s a group."""
     return sorted({*_shipped_options(group), *(recipes.names([own], group) if own else ())})
 
 
@@ -500,9 +503,9 @@ def _shipped_options(group: str) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictConfig, Callable[[], dict[str, str]]]:
-    """Composes the files of these choices, hydra's own section included, and records which line set each key.
+    """Composes the files of these choices, Hydra's section included, and records which line set each key.
 
-    Kept for the life of the process: a sweep over values reads each file once. Callers copy before they change it.
+    Cached for the life of the process, so that a sweep over values reads each file once. Callers copy before a change.
     """
     composed = hydra.compose("config", list(choices), return_hydra_config=True)
     loader = cast(Any, GlobalHydra.instance().config_loader())
@@ -516,7 +519,7 @@ def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictCon
 
 
 def _refuse_renamed(composed: DictConfig, set_by: Callable[[], dict[str, str]]) -> None:
-    """Raises ``ConfigError`` for a key of a file that has another name now, also in sections of other stages."""
+    """Raises ``ConfigError`` for a renamed key in a file, also in sections of other stages."""
     sections = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=False))
     checked = [name for name in (*ASKING, "plan", "benchmark") if name in sections]
     for key in itertools.chain.from_iterable(flat(sections[name], name) for name in checked):
@@ -541,7 +544,7 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
 
 
 def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: frozenset[str], stage: str) -> None:
-    """Every plain override must name a key that exists; an added one must not look like a slip of an existing one."""
+    """Requires every plain override to name an existing key, and an added key not to resemble an existing one."""
     leaves = flat(OmegaConf.to_container(composed, resolve=False))
     shared = {key: value for key, value in leaves.items() if key.startswith(f"{AGENT}.")}
     own = {f"{name}.{key}": value for name in ASKING for key, value in shared.items()}
@@ -573,7 +576,7 @@ def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: froz
 
 
 def _check_kind(override: Override, before: Any) -> None:
-    """Refuse text where the files have a number or a truth value, also for keys that no dataclass will check."""
+    """Refuses text for a number or a truth value of the files, also for keys that no dataclass will check."""
     value = None if override.is_delete() else override.value()
     if not isinstance(value, str | QuotedString) or "${" in str(value):
         return
@@ -583,7 +586,7 @@ def _check_kind(override: Override, before: Any) -> None:
 
 
 def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
-    """A key of the same last name, the stage's own first (``lr`` for ``rl.optim.lr``), or one of similar spelling."""
+    """Returns a key with the same last name, the stage's own first (``lr`` for ``rl.optim.lr``), or a similar key."""
     last = key.rpartition(".")[2]
     same = sorted((k for k in known if k.endswith(f".{last}")), key=lambda k: (not k.startswith(f"{stage}."), len(k)))
     return next(iter(same or difflib.get_close_matches(key, known, n=1)), None)
@@ -595,7 +598,7 @@ def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:
 
 
 def _on_hub(key: str, job: Job) -> str:
-    """The command that fetches the rows of a task without a path, where its file of conf/data names the set."""
+    """Returns the command that fetches the rows of a task without a path, if its file of conf/data names the set."""
     task = re.fullmatch(r"data\.tasks\.(\w++)\.generate\.path", key)
     if not task or task[1] not in (job.values["data"].get("hub") or {}):
         return ""
@@ -603,13 +606,13 @@ def _on_hub(key: str, job: Job) -> str:
 
 
 def _set_in(message: str, origins: Mapping[str, str]) -> list[str]:
-    """A line for every key that a message names: where its value was set."""
+    """Returns a line for every key in a message, with the place that set its value."""
     named = dict.fromkeys(re.findall(r"\b\w++(?:\.\w++)++", message))
     return [f"  {key} is set in {origins[key]}" for key in named if key in origins]
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
-    """Plain values. The agent of each stage is whole: ``agent``, overlaid by the stage's own."""
+    """Returns plain values, with a complete agent in each stage: ``agent``, overlaid by the stage's own."""
     OmegaConf.set_struct(cfg, False)
     for name in ASKING:
         cfg[name][AGENT] = OmegaConf.merge(cfg[AGENT], cfg[name].get(AGENT) or {})
@@ -617,8 +620,8 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _with_own_rubrics(values: Any, own: Path | None) -> Any:
-    """The values with the names of rubrics that lie in the user's own folder, in ``judge/prompts``, as their paths.
-    Other groups are files of Hydra's, which finds them itself."""
+    """Returns the values with rubrics of the user's own folder (``judge/prompts``) as paths. Other groups are files of
+    Hydra, which finds them itself."""
 
     def path(name: Any) -> Any:
         file = Path(own or "") / "judge" / "prompts" / f"{name}.yaml"
@@ -658,8 +661,8 @@ def _readable_errors() -> Generator[None]:
         raise ConfigError(f"a configuration file cannot be read as YAML: {error}") from error
     except InterpolationKeyError as error:
         raise ConfigError(
-            f"{error.full_key} takes its value from a key that is not there: {str(error).splitlines()[0]}. "
-            f"Give that key a value, or {error.full_key} one of its own."
+            f"{error.full_key} takes its value from a missing key: {str(error).splitlines()[0]}. "
+            f"Give that key a value, or set {error.full_key} itself."
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""

@@ -1,6 +1,6 @@
-"""Keys by the names that other trainers give them, so that what a person types first is answered with what to type.
+"""Other trainers' names of keys, so that a person who types one learns our key.
 
-May import nothing of the package. It must not know which keys exist; a test looks each of these up.
+It may import nothing of the package. It must not know which keys exist; a test looks each of these up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEARNING = {
     "learning_rate": {"rl": "rl.optim.lr", "sft": "sft.optim.lr"},
     "per_device_train_batch_size": {"rl": "rl.prompts_per_step", "sft": "sft.rows_per_step"},
 }
-"""Names whose key is of the stage that learns."""
+"""Names with a key in the stage that learns."""
 
 FOUR_BITS = (
     "a 4-bit base (QLoRA) is not trained here. The engine samples from merged 16-bit weights, which the card must hold "
@@ -63,7 +63,7 @@ def refusal(name: str) -> str | None:
 
 
 def key_of(name: str, stage: str) -> str | None:
-    """The key for another trainer's name, which may be spelt as an option (``--learning-rate``); None for others.
+    """Returns the key for another trainer's name, also spelt as an option (``--learning-rate``), or None.
 
     >>> key_of("--learning-rate", "sft"), key_of("model_name", "eval"), key_of("rl.group_size", "rl")
     ('sft.optim.lr', 'model', None)

@@ -1,4 +1,4 @@
-"""The hardware and packages of this machine, and the check that a scale can run on it. Nothing heavy is imported."""
+"""The hardware and packages of this machine, and the check that a scale can run on it. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class CudaDevice:
 
 @dataclass(frozen=True)
 class Needs:
-    """The needs of a scale on each machine; the ``needs`` section of ``conf/scale/<scale>.yaml``."""
+    """The needs of a scale on each machine, from the ``needs`` section of ``conf/scale/<scale>.yaml``."""
 
-    gpus: int = 0  # whether their memory is enough, `vtcli plan` decides
+    gpus: int = 0  # `vtcli plan` decides whether their memory is enough
     packages: tuple[str, ...] = ()  # importable modules
 
 
 @functools.cache
 def gpus() -> tuple[CudaDevice, ...]:
-    """The CUDA devices that a run would see: nvidia-smi's list, narrowed by ``CUDA_VISIBLE_DEVICES``."""
+    """Returns the CUDA devices that a run would see: nvidia-smi's list, narrowed by ``CUDA_VISIBLE_DEVICES``."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ()
@@ -50,15 +50,16 @@ def gpus() -> tuple[CudaDevice, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(found)
+    # CUDA ignores the entries from the first -1 on.
     wanted = list(itertools.takewhile(lambda v: v != "-1", (v.strip() for v in visible.split(",") if v.strip())))
-    if wanted and not all(v.isdigit() for v in wanted):  # UUIDs or MIG slices: their number is what counts
+    if wanted and not all(v.isdigit() for v in wanted):  # UUIDs or MIG slices: only their number is known
         return tuple(found[: len(wanted)])
     return tuple(found[int(v)] for v in wanted if int(v) < len(found))
 
 
 @functools.cache
 def compute_capability() -> float | None:
-    """The least compute capability of the machine's GPUs; None without nvidia-smi, or where it does not say."""
+    """Returns the lowest compute capability of the machine's GPUs, or None if nvidia-smi does not report it."""
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
         listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
@@ -68,11 +69,11 @@ def compute_capability() -> float | None:
 
 
 DRIVERS = {13: 580, 12: 525}
-"""The oldest driver of each major version of CUDA (NVIDIA's table of minor-version compatibility)."""
+"""The oldest driver for each major version of CUDA (NVIDIA's table of minor-version compatibility)."""
 
 
 def driver() -> str | None:
-    """The version of NVIDIA's driver; None where nvidia-smi does not say one."""
+    """Returns the version of NVIDIA's driver, or None if nvidia-smi does not report it."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
@@ -94,15 +95,15 @@ def older_driver(version: str, cuda: str) -> str | None:
 
 
 def gpus_of_machine(environ: Mapping[str, str] = os.environ) -> int:
-    """GPUs of this machine that the run has. A rank that ``srun --gpus-per-task=1`` started sees its own alone: then
-    there are as many as ranks here."""
+    """Returns the number of GPUs that the run has on this machine. A rank under ``srun --gpus-per-task=1`` sees only
+    its own, so the ranks here are counted."""
     return max(len(gpus()), int(environ.get("LOCAL_WORLD_SIZE") or 1)) if gpus() else 0
 
 
 def memory_gib(root: Path = Path("/")) -> float:
-    """Memory of this machine, or the least limit of the control groups (v1 or v2) that this process is in, in GiB.
+    """Returns the memory of this machine, or the lowest limit of this process's control groups (v1 or v2), in GiB.
 
-    ``root`` is where ``proc`` and ``sys`` are. A job of Slurm or a container has a separate group.
+    ``root`` has ``proc`` and ``sys``. A Slurm job or a container has a separate group.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     groups = root / "sys" / "fs" / "cgroup"
@@ -110,12 +111,13 @@ def memory_gib(root: Path = Path("/")) -> float:
         lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
     except OSError:
         lines = []
-    found = {groups / "memory.max", groups / "memory" / "memory.limit_in_bytes"}  # as a container sees its own
+    found = {groups / "memory.max", groups / "memory" / "memory.limit_in_bytes"}  # paths inside a container
     for line in lines:
         _, controllers, place = line.split(":", 2)  # v2: 0::/a/b; v1: 4:memory:/a/b
         if controllers and "memory" not in controllers.split(","):
             continue
         top, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
+        # A group is limited by each group above it, too.
         inner = top / place.lstrip("/")
         found |= {folder / name for folder in (inner, *inner.parents) if folder.is_relative_to(top)}
     for limit in found:
@@ -129,13 +131,13 @@ def memory_gib(root: Path = Path("/")) -> float:
 
 
 def possible_scales() -> list[str]:
-    """The scales that this machine has enough GPUs for, the largest first."""
+    """Returns the scales for which this machine has enough GPUs, the largest first."""
     found = len(gpus())
     return ["tiny"] if not found else ["node", "gpu", "small"] if found >= 8 else ["gpu", "small"]
 
 
 def choose_scale() -> tuple[str, str]:
-    """The meaning of ``scale=auto`` here by the number of GPUs alone, and a sentence that states it."""
+    """Returns the scale of ``scale=auto`` by the number of GPUs, and a sentence with the reason."""
     devices, chosen = gpus(), possible_scales()[0]
     if not devices:
         larger = "scale=small|gpu|node|paper are larger"
@@ -144,18 +146,18 @@ def choose_scale() -> tuple[str, str]:
 
 
 def devices_here() -> str:
-    """The GPUs in words: ``2 × NVIDIA L40S``."""
+    """Returns the GPUs in words: ``2 × NVIDIA L40S``."""
     return f"{len(gpus())} × {', '.join(sorted({d.name for d in gpus()}))}"
 
 
 def require(
     scale: str, model: str | None, scales: Mapping[str, Needs], *, unused: Collection[str] = (), gpus: int | None = None
 ) -> None:
-    """Refuse a scale that this machine cannot run, before anything is loaded. ``unused``: packages that a scale names
-    and this run does without; ``gpus``: the most that it uses, None for all that the scale names.
+    """Refuses a scale that this machine cannot run, before anything is loaded. ``unused``: packages of the scale that
+    this run does not need. ``gpus``: the most GPUs that it uses; None: all that the scale names.
 
     Raises:
-        EngineError: lists everything that is missing and names the largest scale that would run here.
+        EngineError: lists everything that is missing and the largest scale that would run here.
     """
     if gpus is not None:
         scales = {name: replace(needs, gpus=min(gpus, needs.gpus)) for name, needs in scales.items()}
@@ -171,12 +173,12 @@ def require(
     raise EngineError(
         f"scale={scale}{what} cannot run on this machine:\n"
         + "\n".join(f"  - {line}" for line in missing)
-        + f"\n{hint} `vtcli doctor` shows what is installed."
+        + f"\n{hint} `vtcli doctor` lists the installed packages."
     )
 
 
 def lacking(needs: Needs, unused: Collection[str] = ()) -> list[str]:
-    """The unmet needs, a line each; without packages that are ``unused``."""
+    """Returns the unmet needs, a line each, without ``unused`` packages."""
     here, missing = gpus_of_machine(), list[str]()
     if needs.gpus > here:
         wanted = f"{needs.gpus} CUDA device{'s' if needs.gpus > 1 else ''}"
@@ -187,7 +189,7 @@ def lacking(needs: Needs, unused: Collection[str] = ()) -> list[str]:
 
 
 def installed(module: str) -> bool:
-    """True when ``module`` could be imported; nothing is imported for it."""
+    """Returns True if ``module`` could be imported; imports nothing."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):

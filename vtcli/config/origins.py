@@ -20,7 +20,7 @@ class Default(Protocol):
 
 
 class Origins(Mapping[str, str]):
-    """Dotted leaf to the place that set it; nothing is read before the first look."""
+    """The place that set each dotted leaf; reads no file before the first look."""
 
     def __init__(self, leaves: Iterable[str], set_by: Callable[[], Mapping[str, str]]) -> None:
         self._leaves, self._set_by = tuple(leaves), set_by
@@ -41,8 +41,8 @@ class Origins(Mapping[str, str]):
 
 
 def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path) -> dict[str, str]:
-    """``conf/file:line`` for each key that a file sets, by replaying Hydra's defaults list in order; ``own`` is the
-    folder that is called ``conf``."""
+    """Returns ``conf/file:line`` for each key that a file sets, by replaying Hydra's defaults list in order. ``own`` is
+    the folder to show as ``conf``."""
     set_by: dict[str, str] = {}
     for default in defaults:
         found = [p for f in folders if (p := f / f"{default.config_path}.yaml").is_file()]
@@ -58,13 +58,13 @@ def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path
 
 
 def drop_below(set_by: dict[str, str], key: str) -> None:
-    """Forgets who set the items of a list that another list replaces."""
+    """Drops the places of a list's items when another list replaces it."""
     for below in [name for name in set_by if name.startswith(f"{key}.")]:
         del set_by[below]
 
 
 def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:
-    """Dotted key, line, and whether the value replaces the earlier one (a list, a reference) instead of merging with
+    """Yields dotted key, line, and whether the value replaces the earlier one (a list, a reference) or merges with
     it."""
     children: list[tuple[str, int, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
@@ -80,18 +80,18 @@ def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool
 
 
 def _nearest_setter(leaf: str, set_by: Mapping[str, str]) -> str:
-    """The place that set a leaf or what holds it. What a stage's agent leaves open is set where ``agent`` is."""
+    """Returns the place that set a leaf or a section around it. A stage's agent inherits from ``agent``."""
     own = _holder(leaf, set_by)
     _, of_agent, rest = leaf.partition(f".{AGENT}.")
     if of_agent:
         shared = _holder(f"{AGENT}.{rest}", set_by)
-        if shared.count(".") + 1 > own.count("."):  # more of the key: the stage's name is no part of it
+        if shared.count(".") + 1 > own.count("."):  # the longer match wins; the stage's name in ``own`` does not count
             own = shared
     return set_by.get(own, "?")
 
 
 def _holder(leaf: str, set_by: Mapping[str, str]) -> str:
-    """The longest beginning of a dotted key that some place sets; empty without one."""
+    """Returns the longest beginning of a dotted key that some place sets, or ""."""
     parts = leaf.split(".")
     names = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
     return next((name for name in names if name in set_by), "")

@@ -1,10 +1,9 @@
-"""Facts from a recipe's files, read before anything is composed: its choices, its data and its variants.
+"""Facts from a recipe's files before anything is composed: its choices, its data and its variants.
 
 A recipe names its data at paper size (``override /data: codev_paper``). A scale that sets the data's size (``override
-/data: toolsrl_tiny``) takes the recipe's sibling of that size, ``codev_tiny``, where it exists. Other choices of a
-recipe, as its prompt, hold at every scale. A variant is a file
-``variant/<recipe>_<variant>.yaml`` that is laid over the recipe: the paper's released
-code (``code``), or one of the paper's ablations.
+/data: toolsrl_tiny``) takes the recipe's sibling of that size, ``codev_tiny``, if one exists. Other choices of a
+recipe, such as its prompt, hold at every scale. A variant is a file ``variant/<recipe>_<variant>.yaml`` that is laid
+over the recipe: the paper's released code (``code``), or one of the paper's ablations.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from vtcli.config.binding import nearest
 from vtcli.errors import ConfigError
 
 PAPER = "paper"
-"""The variant that every recipe has: the recipe as it stands."""
+"""The variant that every recipe has: the unchanged recipe."""
 
 
 def names(folders: Sequence[Path], group: str) -> list[str]:
-    """The choices of a group in all folders."""
+    """Returns the choices of a group in all folders."""
     return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
 
 
 def variants(folders: Sequence[Path], recipe: str) -> list[str]:
-    """The variants of a recipe, the paper's first."""
+    """Returns the variants of a recipe, the paper's first."""
     found = (name.removeprefix(f"{recipe}_") for name in names(folders, "variant") if name.startswith(f"{recipe}_"))
     return [PAPER, *sorted(set(found) - {PAPER})]
 
 
 def choose_variant(folders: Sequence[Path], recipe: str | None, variant: str) -> str:
-    """The file of ``variant``; recipe and variant may be several, as in a sweep.
+    """Returns the file of ``variant``. Recipe and variant may be lists, as in a sweep.
 
     Raises:
-        ConfigError: no such variant, or none of this recipe, or no recipe.
+        ConfigError: no such variant, or not of this recipe, or no recipe.
     """
     recipes, wanted = (recipe or "").split(","), variant.split(",")
     if recipe is None:
@@ -57,21 +56,22 @@ def choose_variant(folders: Sequence[Path], recipe: str | None, variant: str) ->
                 f"{', '.join(map(repr, variants(folders, without[0])))}. Recipes with it: {', '.join(having)}."
             )
         chosen.append({PAPER if each == PAPER else f"{name}_{each}" for name in recipes})
+    # Hydra would combine every recipe with every file, also with those of other recipes.
     if any(len(files) > 1 for files in chosen):
         raise ConfigError(f"variant={variant} of several recipes: run them one after another")
     return ",".join(name for files in chosen for name in files)
 
 
 def kept_choices(folders: Sequence[Path], recipe: str, variant: str | None, scale: str) -> dict[str, str]:
-    """The choices of groups, by group, that a recipe or its variant made and that the scale's file would replace: a
-    scale fills in what neither recipe nor command chose. Data and model have sizes. Data are taken at the scale's size,
-    ``codev_tiny`` for ``codev_paper``, where they exist. A model stays if it is built from scratch as the scale's is.
-    Of several recipes, as in a sweep, the choices that they share.
+    """Returns the choices of a recipe or its variant, by group, that the scale's file would replace, because a scale
+    fills in only what neither recipe nor command chose. Data and model have sizes: data are taken at the scale's size
+    (``codev_tiny`` for ``codev_paper``) if that exists, and a model stays if both are built from scratch. For several
+    recipes, as in a sweep, returns their common choices.
 
     Raises:
-        ConfigError: several recipes that choose differently.
+        ConfigError: the recipes choose differently.
     """
-    if "," in scale:  # of a sweep: data and model differ by scale
+    if "," in scale:  # a sweep over scales: data and model differ between them
         each = [kept_choices(folders, recipe, variant, one) for one in scale.split(",")]
         return {group: c for choices in each for group, c in choices.items() if group not in ("data", "model")}
     scales = _overrides(folders, "scale", scale)
@@ -91,7 +91,7 @@ def kept_choices(folders: Sequence[Path], recipe: str, variant: str | None, scal
 
 
 def lost_choices(folders: Sequence[Path], recipe: str, variant: str | None, scale: str) -> list[str]:
-    """A line for each choice of a recipe that the scale replaces and that is no size: a model of another family."""
+    """Returns a line for each choice of a recipe that the scale replaces by more than a size: another model family."""
     scales, chosen = _overrides(folders, "scale", scale), _chosen(folders, recipe, variant)
     mine, other = chosen.get("model"), scales.get("model")
     if mine is None or other is None or "model" in kept_choices(folders, recipe, variant, scale):
@@ -103,7 +103,7 @@ def lost_choices(folders: Sequence[Path], recipe: str, variant: str | None, scal
 
 
 def lost_values(folder: Path, folders: Sequence[Path], recipe: str, scale: str) -> list[str]:
-    """A line for each value in a recipe's file below ``folder`` that the scale's file sets to another one."""
+    """Returns a line for each value in a recipe's file below ``folder`` that the scale's file changes."""
     mine = _leaves(_read(_file([folder], "recipe", recipe)))
     other = _leaves(_read(_file(folders, "scale", scale)))
     keys = sorted(key for key in mine.keys() & other.keys() if mine[key] != other[key])
@@ -121,17 +121,17 @@ def _kept(folders: Sequence[Path], scales: Mapping[str, str], chosen: Mapping[st
         found["data"] = sibling if size in SIZES and sibling in names(folders, "data") else data
     if (model := found.get("model")) is not None:
         built = [_value(folders, "model", each, "architecture") is not None for each in (model, scales["model"])]
-        if not all(built):  # the scale's is of another size
+        if not all(built):  # then the scale's model is of another size
             del found["model"]
     return found
 
 
 SIZES = ("tiny", "gpu", "node", "paper")
-"""Endings of data sets that are one set at several sizes."""
+"""Endings of data sets that exist at several sizes."""
 
 
 def _chosen(folders: Sequence[Path], recipe: str, variant: str | None) -> dict[str, str]:
-    """Choices of groups by a recipe, by its bases, and by its variant's file, which comes last."""
+    """Returns a recipe's choices of groups: those of its bases, its own, and those of its variant, which win."""
     chosen: dict[str, str] = {}
     for name in reversed(built_upon(folders, recipe)):
         chosen |= _overrides(folders, "recipe", name)
@@ -141,20 +141,20 @@ def _chosen(folders: Sequence[Path], recipe: str, variant: str | None) -> dict[s
 
 
 def built_upon(folders: Sequence[Path], recipe: str) -> list[str]:
-    """A recipe and the recipes that it builds upon, the nearest first."""
+    """Returns a recipe and the recipes that it builds upon, the nearest first."""
     bases = [entry for entry in _defaults(folders, "recipe", recipe) if isinstance(entry, str) and entry != "_self_"]
     return [recipe, *(name for base in bases for name in built_upon(folders, base))]
 
 
 def _overrides(folders: Sequence[Path], group: str, name: str) -> dict[str, str]:
-    """Choices of groups in the defaults list of a file (``override /data: NAME``)."""
+    """Returns the choices of groups in a file's defaults list (``override /data: NAME``)."""
     entries = [cast("dict[str, Any]", entry) for entry in _defaults(folders, group, name) if isinstance(entry, dict)]
     pairs = ((key.removeprefix("override ").strip("/ "), value) for entry in entries for key, value in entry.items())
     return {key: str(value) for key, value in pairs if "@" not in key and isinstance(value, str)}
 
 
 def _defaults(folders: Sequence[Path], group: str, name: str) -> list[Any]:
-    """Entries of the defaults list of a file; none where there is no such file."""
+    """Returns the entries of a file's defaults list; empty without the file."""
     return cast("list[Any]", _read(_file(folders, group, name)).get("defaults") or [])
 
 
@@ -163,7 +163,7 @@ def _file(folders: Sequence[Path], group: str, name: str) -> Path | None:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    # libyaml's parser takes an eighth of the time, and a command line reads some fifteen files.
+    # libyaml's parser takes an eighth of the time, and one command reads some fifteen files.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     values: Any = yaml.load(path.read_text(), Loader=loader) if path else None  # noqa: S506  a safe one
     return cast("dict[str, Any]", values) if isinstance(values, dict) else {}
@@ -174,7 +174,7 @@ def _value(folders: Sequence[Path], group: str, name: str, key: str) -> Any:
 
 
 def _leaves(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Values of a file by dotted key, without its defaults list and references to other keys."""
+    """Returns a file's values by dotted key, without its defaults list and references to other keys."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{where}{name}"

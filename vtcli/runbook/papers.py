@@ -71,7 +71,7 @@ class Reproduction:
         if self.judge_model and not self.judge:
             raise ConfigError(f"JUDGE_MODEL={self.judge_model} needs JUDGE=URL: the endpoint that serves it")
         if self.benchmarks and not self.benchmarks.is_dir():
-            raise ConfigError(f"BENCHMARKS={self.benchmarks}: no such folder; expected one with the benchmarks' files")
+            raise ConfigError(f"BENCHMARKS={self.benchmarks}: there is no such folder; expected one with their files")
         own = ("model", "data", "judge", "judge.url", "judge.model", "scale", "recipe")
         for word in (*self.overrides, *itertools.chain(*self.alone.values())):
             if word.lstrip("+~").partition("=")[0] in own or given_by_runbook(word):
