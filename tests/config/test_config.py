@@ -419,7 +419,7 @@ def test_an_agent_has_no_key_that_nothing_reads() -> None:
     cases = {
         ("rl", "agent.dtype=bfloat16"): "rl.agent.dtype=bfloat16",
         ("eval", "+eval.agent.images={max_pixels: 5}"): "eval.agent.images: images is a section of the top level",
-        ("serve", "serve.agent.sampling.top_p=0.5"): "serve.agent.sampling: top_k, top_p, min_p and spans",
+        ("serve", "serve.agent.sampling.top_p=0.5"): "serve.agent.sampling: requests set top_k, top_p, min_p and spans",
     }
     configs = {"rl": rl.Config, "eval": evaluation.Config, "serve": serve.Config}
     for (stage, word), told in cases.items():

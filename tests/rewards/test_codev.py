@@ -89,7 +89,7 @@ def test_a_judgement_of_the_whole_reply_pays_nothing_without_a_search_unless_eve
     given = Signals(signals(1, [1.0]).values | {"reply_evidence": 0.75, "search": False})
     assert only(tapo([given], steps=Steps(red_line=0.0, unit="reply"))).total == pytest.approx(1.3)
     assert only(tapo([given], steps=Steps(red_line=0.0, unit="reply", everywhere=True))).total == pytest.approx(1.675)
-    with pytest.raises(ValueError, match=r"red_line=-0\.5 is of single steps"):
+    with pytest.raises(ValueError, match=r"red_line=-0\.5 is for single steps"):
         Steps(red_line=-0.5, unit="reply")
 
 

@@ -242,7 +242,7 @@ def test_poor_reasoning(right, required, done, paper, code_answer):
 
 def test_rows_that_do_not_say_what_they_need_are_named():
     given = signals(1, [], [])
-    with pytest.raises(ConfigError, match=r"the truth of the sample does not say; give truth\.required"):
+    with pytest.raises(ConfigError, match=r"the sample.s truth lacks; give truth\.required"):
         strategic([Signals(given.values | {"required": None})])
 
 

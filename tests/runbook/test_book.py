@@ -235,7 +235,7 @@ def test_every_step_of_every_runbook_composes_and_binds(name: str) -> None:
         ({"measures": ["answer.all.luck"]}, "answer.all.luck: luck is not measured; expected of accuracy"),
         ({"steps": {"report": "a:v1", "before": "b:v1"}, "axes": {"arm": {"steps": ["policy"]}}}, "no step evaluates"),
         ({"arm": {"values": ["before"]}}, "before is a step as well"),
-        ({"axes": {"a": {**FRAMED, "values": []}}}, "values: none is there"),
+        ({"axes": {"a": {**FRAMED, "values": []}}}, "values: empty"),
         ({"by": "colour"}, "by: colour is not known"),
         ({"words": {"train": []}}, "words: train is no step; expected data, before"),
         ({"by": "task", "measures": ["causal.all.blank"]}, "causal.all.blank: a share of all questions cannot stand"),

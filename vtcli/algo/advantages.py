@@ -1,4 +1,4 @@
-"""Credit: from the verdicts of a group to one value per policy turn, and who is masked out. Pure Python."""
+"""Credit: from the verdicts of a group to one value per policy turn, and the masking of members. Pure Python."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ROUNDING = 1e-9
 
 
 EXCEEDED = frozenset({Stop.MAX_TURNS, Stop.MAX_TOKENS, Stop.MAX_IMAGES, Stop.MAX_TIME})
-"""Trajectories that ran out of a budget (Mini-o3, arXiv 2509.07969, "over-turn masking")."""
+"""Stop reasons of trajectories that ran out of a budget (Mini-o3, arXiv 2509.07969, "over-turn masking")."""
 
 
 def group_mean(groups: Sequence[Group], *, std: bool = True, mask_exceeded: bool = False) -> list[list[Credit]]:
     """GRPO: reward minus the group's mean, over its standard deviation when ``std`` (DeepSeekMath, section 4.1.2).
 
-    Every policy turn of a trajectory gets the same value. Members without a verdict stay out of mean and loss (None);
-    a group whose rewards are all equal, or with one verdict only, gives zeros. ``mask_exceeded`` keeps what ran out of
-    turns, tokens or images out of the loss; it stays in the group's mean and deviation (Mini-o3).
+    Every policy turn of a trajectory gets the same value. Members without a verdict stay out of mean and loss (None); a
+    group with equal rewards, or with only one verdict, gets zeros. ``mask_exceeded`` keeps trajectories that ran out of
+    turns, tokens or images out of the loss, but in the group's mean and deviation (Mini-o3).
 
     Example: rewards 1, 0, 0, 0 have mean 0.25 and (n - 1) standard deviation 0.5, hence 1.5, -0.5, -0.5, -0.5.
     """
@@ -40,15 +40,15 @@ def turn_level(
 ) -> list[list[Credit]]:
     """CodeDance's turn-level credit: ``group_mean`` plus ``weight`` times each turn's own advantage.
 
-    A turn's advantage is (``Verdict.per_turn`` - mean) / standard deviation (n). Both are taken over the batch: all
-    turns but the last, of all trajectories with a total and ``per_turn``. Equal values are not divided. The last turn,
-    which answers, gets no such advantage.
+    A turn's advantage is (``Verdict.per_turn`` - mean) / standard deviation (n), both over the batch: all turns but the
+    last, of all trajectories with a total and ``per_turn``. Equal values are not divided. The last turn, which answers,
+    gets no such advantage.
 
     Example: one trajectory with turns -0.5, 0, 0 and sequence value 1. The pool -0.5, 0 has mean -0.25 and deviation
     0.25, so the turns get 1 - 0.2, 1 + 0.2, 1.
     """
     out = group_mean(groups, std=std, mask_exceeded=mask_exceeded)
-    # over the batch, not the group: CodeDance compares a turn with all turns of the step (8.1)
+    # Over the batch and not the group, because CodeDance compares a turn with all turns of the step (8.1).
     pool = [value for group in groups for member in group.members for value in _early_turns(member)]
     if not pool:
         return out
@@ -70,7 +70,7 @@ def turn_level(
 
 
 GROUP_RELATIVE = (group_mean, turn_level)
-"""They compare the trajectories of a group: where there is one only, it gets no gradient."""
+"""Advantages that compare the trajectories of a group: a group of one gets no gradient from them."""
 
 
 def refuse_single(advantage: Advantage, group_size: int) -> None:
@@ -85,29 +85,30 @@ def refuse_single(advantage: Advantage, group_size: int) -> None:
 
 
 def _early_turns(member: Scored) -> tuple[float, ...]:
-    """The values of all policy turns but the last; empty without a verdict by turns."""
+    """Returns the values of all policy turns but the last; empty without a verdict by turns."""
     if member.reward is None or member.verdict is None or member.verdict.per_turn is None:
         return ()
     return member.verdict.per_turn[:-1]
 
 
 def rewards(group: Group) -> list[float]:
-    """The rewards of the members that have one."""
+    """Returns the rewards of the members that have one."""
     return [member.reward for member in group.members if member.reward is not None]
 
 
 def group_std(group: Group) -> float:
-    """Standard deviation (n - 1) of a group's rewards. Exactly 0 for fewer than two verdicts, and for rewards that
-    differ by rounding alone."""
+    """Returns the standard deviation (n - 1) of a group's rewards. Exactly 0 for fewer than two verdicts, and for
+    rewards that differ only by rounding."""
     totals = rewards(group)
     if len(totals) < 2 or max(totals) - min(totals) < ROUNDING:
         return 0.0
+    # fsum rounds once, so that the order of the members cannot change the last bit.
     mean = math.fsum(totals) / len(totals)
     return math.sqrt(math.fsum((t - mean) ** 2 for t in totals) / (len(totals) - 1))
 
 
 def _above(value: float, mean: float) -> float:
-    """``value`` - ``mean``. A member at the mean has exactly 0, which ``skip_zero_advantage`` leaves out."""
+    """Returns ``value`` - ``mean``, exactly 0 for a member at the mean, so that ``skip_zero_advantage`` skips it."""
     difference = value - mean
     return difference if abs(difference) > ROUNDING else 0.0
 

@@ -11,7 +11,7 @@ from vtcli.errors import ConfigError
 
 
 def require_phases(names: Sequence[str]) -> None:
-    """Raises ``ConfigError`` for a curriculum without a phase, and for phases whose models would share a folder."""
+    """Raises ``ConfigError`` for a curriculum without a phase, and for phases with one folder for their models."""
     if not names:
         raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
     for name in names:
@@ -23,12 +23,12 @@ def require_phases(names: Sequence[str]) -> None:
 
 
 def locate(lengths: Sequence[int], step: int) -> tuple[int, int]:
-    """(phase, step within the phase) of a 0-based step over phases of ``lengths`` steps.
+    """Returns (phase, step within the phase) of a 0-based step over phases of ``lengths`` steps.
 
     Example: lengths (3, 2): step 2 is (0, 2), step 3 is (1, 0).
 
     Raises:
-        ValueError: the step lies beyond the last phase.
+        ValueError: the step is beyond the last phase.
     """
     for phase, length in enumerate(lengths):
         if step < length:
@@ -38,33 +38,33 @@ def locate(lengths: Sequence[int], step: int) -> tuple[int, int]:
 
 
 def round_indices(size: int, per_step: int, step: int, number: int, seed: int) -> list[int]:
-    """The indices of one round of a step. First rounds go through the epochs as ``batch_indices``. Further ones, which
-    a step may not need, have an order of their own, so that no question of an epoch is left out. They ask what the step
-    has not asked, while there is any.
+    """Returns the indices of one round of a step. First rounds go through the epochs as ``batch_indices``. Further
+    rounds, which a step may not need, have a separate order, so that every epoch still asks every question once. They
+    first ask questions that the step has not asked.
 
     Args:
-        number: the round's, from 0.
+        number: of the round, from 0.
         seed: of the order, below 2**32.
 
     Raises:
-        ConfigError: there is nothing to draw from.
+        ConfigError: the set or the batch is empty.
     """
     first = batch_indices(size, per_step, step, seed)
     if number == 0:
         return first
     order: list[int] = (
         np.random.default_rng([seed + 2**32, step]).permutation(size).tolist()
-    )  # a seed of no first round
+    )  # a seed that no first round has
     asked = set(first)
-    order = sorted(order, key=asked.__contains__)  # stable: those not asked come first
+    order = sorted(order, key=asked.__contains__)  # stable: indices that were not asked come first
     return [order[place % size] for place in range((number - 1) * per_step, number * per_step)]
 
 
 def batch_indices(size: int, per_step: int, step: int, seed: int) -> list[int]:
-    """The indices of one step's samples. Every epoch has its own permutation, and a batch may cross its end.
+    """Returns the indices of one step's samples. Every epoch has its own permutation, and a batch may cross its end.
 
     Raises:
-        ConfigError: there is nothing to draw from.
+        ConfigError: the set or the batch is empty.
     """
     if size < 1 or per_step < 1:
         raise ConfigError(f"cannot draw {per_step} samples a step from {size}: both must be at least 1")

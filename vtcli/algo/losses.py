@@ -1,6 +1,6 @@
-"""Losses on log-probabilities: pure functions of tensors, shapes (N,) over the masked tokens of a micro-batch.
+"""Losses on log-probabilities: pure functions of tensors, shape (N,) over the masked tokens of a micro-batch.
 
-A loss is a sum with weights that are fixed before the first micro-batch. So any split of a batch into micro-batches and
+A loss is a sum with weights that are fixed before the first micro-batch, so any split of a batch into micro-batches and
 ranks adds up to the same gradient.
 """
 
@@ -25,9 +25,9 @@ class Surrogate(Protocol):
     """Plug point: the surrogate loss of tokens, without importance weights and KL term.
 
     Gets the learner's log-probabilities, those of the ratio's denominator, the advantages, and the row of each token,
-    numbered from 0, (N,) each. A row is a whole trajectory, so ``row_sums(values, rows)[rows]`` is what a loss of whole
-    sequences needs. Returns the loss of each token, and 1 for each token outside of the clip range, (N,) each. The
-    dual clip's are not counted.
+    numbered from 0, (N,) each. A row is a whole trajectory, so ``row_sums(values, rows)[rows]`` serves a loss over
+    sequences. Returns the loss of each token, and 1 for each token outside of the clip range, (N,) each. The dual
+    clip's tokens are not counted.
     """
 
     def __call__(
@@ -38,12 +38,12 @@ class Surrogate(Protocol):
 def clipped_surrogate(
     logp: Tensor, old: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig
 ) -> tuple[Tensor, Tensor]:
-    """Per-token PPO loss (N,) with asymmetric clip and dual clip, and 1 for each clipped token (N,).
+    """Returns the per-token PPO loss (N,) with asymmetric and dual clip, and 1 for each clipped token (N,).
 
     max(-A r, -A clip(r, 1 - low, 1 + high)); for A < 0 at most -A c (dual clip, arXiv 1912.09729; c = 3 in verl).
     """
-    del rows  # each token by itself
-    ratio = (logp - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    del rows  # judges each token separately
+    ratio = (logp - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()  # (N,)
     plain = -advantage * ratio
     clipped = -advantage * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     # The larger loss is the pessimistic one: nothing is gained by leaving the clip range, but returning to it pays.
@@ -56,7 +56,7 @@ def clipped_surrogate(
 
 
 WIDEST_SEQUENCE_CLIP = 0.05
-"""Bound on the clip of a sequence's ratio, the geometric mean of its tokens'. GSPO's paper has 4e-4."""
+"""Bound on the clip of a sequence's ratio, which is its tokens' geometric mean. GSPO's paper has 4e-4."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class LossConfig:
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = 3.0  # bound on the loss of tokens with negative advantage; None switches it off
-    ratio: Literal["token", "sequence"] = "token"  # sequence: GSPO; its own aggregation is seq-mean-token-mean
+    ratio: Literal["token", "sequence"] = "token"  # sequence: GSPO, whose aggregation is seq-mean-token-mean
     importance: Literal["none", "token", "sequence"] = "token"  # correction for policy ≠ learner, see ``policy_loss``
-    importance_cap: float = 2.0  # above which such weights are truncated; verl's default
+    importance_cap: float = 2.0  # larger weights are truncated; verl's default
     kl_coef: float = 0.0  # weight of the KL term against the reference model
     kl: Literal["k1", "k2", "k3"] = "k3"
     aggregation: Aggregation = "token-mean"
@@ -85,7 +85,8 @@ class LossConfig:
 
 
 def refuse_wide_clip(loss: LossConfig) -> None:
-    """Raises ``OutOfBounds`` for a clip of single tokens on the ratio of whole sequences, where it would hardly act."""
+    """Raises ``OutOfBounds`` for a clip of single tokens on the ratio of whole sequences, which it would hardly
+    reach."""
     if loss.ratio == "sequence" and (widest := max(loss.clip_low, loss.clip_high)) > WIDEST_SEQUENCE_CLIP:
         raise OutOfBounds(
             "loss.ratio",
@@ -96,7 +97,7 @@ def refuse_wide_clip(loss: LossConfig) -> None:
 
 
 def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens: int) -> list[float]:
-    """The weight of a masked token in each row, such that weights × losses sum to the aggregate.
+    """Returns the weight of a masked token in each row, such that weights × losses sum to the aggregate.
 
     token-mean: 1 / tokens of the whole batch. seq-mean-token-mean: 1 / (rows × tokens of the row).
     seq-mean-token-sum: 1 / rows. seq-mean-token-sum-norm: 1 / (rows × ``norm_tokens``) (Dr. GRPO, arXiv 2503.20783).
@@ -104,7 +105,7 @@ def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens:
 
     Example: rows with 1 and 3 tokens weigh 1/4, 1/4 under token-mean and 1/2, 1/6 under seq-mean-token-mean.
     """
-    # The caller gives the rows of all ranks: weights over a rank's own would depend on the number of ranks.
+    # The caller passes the rows of all ranks, because weights over one rank's rows would depend on the number of ranks.
     tokens = [sum(row.mask) for row in rows]
     total, filled = sum(tokens), sum(1 for n in tokens if n)
     if total == 0:
@@ -123,22 +124,22 @@ class PolicyLoss:
 
     loss: Tensor
     clipped: Tensor  # 1 where the clip acts
-    importance: Tensor  # the weight that is in ``loss``, without gradient
+    importance: Tensor  # the weight that ``loss`` contains, without gradient
 
 
 def policy_loss(
     logp: Tensor, sampled: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig, anchor: Tensor | None = None
 ) -> PolicyLoss:
-    """The surrogate loss of tokens that a policy sampled with ``sampled`` log-probabilities.
+    """Returns the surrogate loss of tokens that a policy sampled with ``sampled`` log-probabilities.
 
     ``importance`` "none" uses ratio = learner / policy. The other values decouple the two (verl's "decoupled" form, Yao
-    et al. 2025): the ratio is learner / learner at rollout. The engines' disagreement becomes a weight
+    et al. 2025): the ratio is learner / learner at rollout, and the engines' disagreement becomes a weight
     min(learner at rollout / policy, cap), of each token or of the whole row.
 
     Args:
         rows: (N,), the row of each token, numbered from 0 without gaps.
-        anchor: (N,), the learner's log-probabilities at rollout. None: the present ones, as where a batch gets one
-            optimiser step. The ratio is then 1, its gradient is not 0, and the clip does nothing.
+        anchor: (N,), the learner's log-probabilities at rollout. None: the present ones, for one optimiser step per
+            batch. The ratio is then 1 but its gradient is not 0, and the clip does nothing.
     """
     learner = logp.detach() if anchor is None else anchor  # (N,)
     # With "none" the engines' disagreement is part of the ratio, so the clip acts on it as if the policy had moved.
@@ -150,7 +151,8 @@ def policy_loss(
 
 
 def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> Tensor:
-    """Truncated importance weights (N,) from log learner - log policy; of a row, the product over its tokens."""
+    """Returns truncated importance weights (N,) from log learner - log policy; a row's weight is its tokens'
+    product."""
     if config.importance == "none":
         return torch.ones_like(log_ratio)
     if config.importance == "sequence":
@@ -160,26 +162,27 @@ def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> T
 
 
 def _by_sequence(logp: Tensor, old: Tensor, rows: Tensor) -> Tensor:
-    """GSPO-token (arXiv 2507.18071, equations 7 and 14). Minus ``old``, its value is the row's mean log-ratio and its
-    gradient the token's own."""
+    """Returns GSPO-token's log-probabilities (arXiv 2507.18071, equations 7 and 14). Minus ``old``, their value is the
+    row's mean log-ratio and their gradient the token's own."""
     mean = row_sums(logp.detach() - old, rows) / row_sums(torch.ones_like(old), rows).clamp_min(1)
-    # The last term is 0 in value. It carries the gradient, as ``mean`` is detached.
+    # The last term is 0 in value and carries the gradient, because ``mean`` is detached.
     return old + mean[rows] + (logp - logp.detach())
 
 
 def row_sums(values: Tensor, rows: Tensor) -> Tensor:
-    """The sum over each row, (N,): place i has the sum of row i, and places beyond the last row are 0.
+    """Returns the sum over each row, (N,): place i has the sum of row i, and places beyond the last row are 0.
 
-    As many places as tokens: the number of rows is not asked for, which the host would wait for.
+    It has as many places as tokens, because the host would have to wait for the number of rows.
     """
     return values.new_zeros(len(values)).index_add(0, rows, values)
 
 
 def kl_estimate(logp: Tensor, reference: Tensor, kind: Literal["k1", "k2", "k3"]) -> Tensor:
-    """Schulman's estimates of KL(learner ‖ reference) per token, with d = reference - logp: k1 = -d, k2 = d² / 2, k3.
+    """Returns Schulman's estimates of KL(learner ‖ reference) per token, with d = reference - logp: k1 = -d,
+    k2 = d² / 2, k3.
 
-    As a loss, k2 has the gradient of the KL in expectation, and k3 nearly. The gradient of k1 is zero in expectation:
-    use it for measuring only.
+    As a loss, k2 has the gradient of the KL in expectation, and k3 nearly. The gradient of k1 is zero in expectation,
+    so use it only for measuring.
     """
     if kind == "k3":
         return k3(logp, reference)
@@ -188,6 +191,6 @@ def kl_estimate(logp: Tensor, reference: Tensor, kind: Literal["k1", "k2", "k3"]
 
 
 def k3(logp: Tensor, reference: Tensor) -> Tensor:
-    """Schulman's k3 estimate of KL(policy ‖ reference), per token: exp(d) - d - 1 with d = reference - logp; ≥ 0."""
+    """Returns Schulman's k3 of KL(policy ‖ reference) per token: exp(d) - d - 1 with d = reference - logp; ≥ 0."""
     difference = (reference - logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return difference.expm1() - difference  # exp(d) - d - 1 cancels in float32: its smallest values come out below 0
+    return difference.expm1() - difference  # exp(d) - d - 1 would cancel in float32, below 0 for the smallest values

@@ -14,12 +14,12 @@ from vtcli.schema import Credit, Group, Scored, Stop, Trajectory
 
 
 def describe(groups: Sequence[Group], tokens: Sequence[int] | None = None) -> dict[str, float]:
-    """Means over the rollouts of a step, by the names that the field's trainers use.
+    """Returns means over the rollouts of a step, by the names that the field's trainers use.
 
-    ``tokens`` is the number that the policy wrote in each member, for groups that hold no tokens (``rollout.batch``).
-    Rollouts without a verdict are counted in ``broken`` and ``unjudged``, and left out of every mean. A mean of no
-    values is left out. ``frac_reward_zero_std`` is the share of groups with equal rewards. ``answer_index_0`` is the
-    share of answers with an image's index that name the question's own image: ToolsRL's shortcut (its figure 8).
+    ``tokens`` has the number that the policy wrote in each member, for groups without tokens (``rollout.batch``).
+    Rollouts without a verdict count in ``broken`` and ``unjudged``, and in no mean. A mean of no values is left out.
+    ``frac_reward_zero_std`` is the share of groups with equal rewards. ``answer_index_0`` is the share of answers with
+    an image's index that name the question's own image: ToolsRL's shortcut (its figure 8).
     """
     members = [member for group in groups for member in group.members]
     judged = [m for m in members if m.reward is not None]
@@ -55,9 +55,9 @@ def describe(groups: Sequence[Group], tokens: Sequence[int] | None = None) -> di
 
 
 def credit_spread(credit: Sequence[Sequence[Credit]]) -> dict[str, float]:
-    """The distribution of the advantages that a step learns from, one a trajectory: the mean over its turns.
+    """Returns the distribution of the advantages that a step learns from, one a trajectory: the mean over its turns.
 
-    ``advantage/zero`` is the share that teaches nothing, ``advantage/p10`` and so on are quantiles. Empty without any.
+    ``advantage/zero`` is the share without effect, ``advantage/p10`` and so on are quantiles. Empty without advantages.
 
     Example: 1.5, -0.5, -0.5, -0.5 have mean 0, standard deviation (n) 0.866 and median -0.5.
     """
@@ -72,7 +72,7 @@ def credit_spread(credit: Sequence[Sequence[Credit]]) -> dict[str, float]:
 
 
 def why_no_update(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> str:
-    """The fate of a step's rollouts from which nothing was learnt, as the rest of a sentence."""
+    """Describes the rollouts of a step that updated nothing, as the rest of a sentence."""
     counts, ends, equal = Counter[str](), Counter[str](), set[float]()
     for group, values in zip(groups, credit, strict=True):
         same = group_std(group) == 0.0
@@ -94,21 +94,21 @@ def why_no_update(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -
 
 
 def refuse_banned_mass(mass: float | None, limit: float, where: str) -> None:
-    """Raises ``EngineError`` where the model gives more than ``limit`` of the probability to ids that are never drawn.
+    """Raises ``EngineError`` if the model gives more than ``limit`` of the probability to ids that are never drawn.
 
-    ``mass`` is the mean over the tokens that a step was learnt from; None where there were none.
+    ``mass`` is the mean over the tokens of a step, or None without tokens.
     """
     if mass is not None and mass > limit:
         raise EngineError(
-            f"{where}: the model gives {mass:.2%} of the probability to markers of turns and images, which are never "
-            f"drawn (banned_mass), and at most rl.max_banned_mass={limit:.2%} is accepted. The update leaves them out, "
-            "so it is right, but whatever samples the exported model without banning them gets such markers. Start "
-            "from a model that was taught by `vtcli sft`, lower rl.optim.lr, or raise rl.max_banned_mass."
+            f"{where}: the model gives {mass:.2%} of the probability to markers of turns and images (banned_mass), at "
+            f"most rl.max_banned_mass={limit:.2%} may be. The update leaves them out, but other samplers of the "
+            "exported model would draw such markers. Start from a model of `vtcli sft`, lower rl.optim.lr, or raise "
+            "rl.max_banned_mass."
         )
 
 
 def _clipped(trajectory: Trajectory) -> bool:
-    """True where a limit of tokens ended the trajectory, its own or a turn's."""
+    """Returns True if a limit of tokens ended the trajectory, its own or a turn's."""
     turns = trajectory.policy_turns
     return trajectory.stop is Stop.MAX_TOKENS or bool(turns and turns[-1].completion.finish == "length")
 

@@ -1,4 +1,4 @@
-"""Settings of optimiser, schedule and backend. Plain values, so a mistake is refused before a model loads."""
+"""Settings of optimiser, schedule and backend. Plain values, so that a mistake is refused before a model loads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vtcli.config.bounds import OutOfBounds, at_least, shares, within
 from vtcli.errors import ConfigError
 
 MAX_LR = 10.0
-"""AdamW moves a weight by about the rate in a step; more than this is a slip of the exponent."""
+"""AdamW moves a weight by about the rate in a step, so a larger one is a slip of the exponent."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Lora:
     """Adapters of the language model (LoRA, arXiv 2106.09685). ``rank`` 0 trains the weights themselves."""
 
     rank: int = 0
-    alpha: float = 32.0  # what an adapter adds is scaled by alpha / rank
+    alpha: float = 32.0  # an adapter's output is scaled by alpha / rank
     targets: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Optim:
     beta1: float = 0.9
     beta2: float = 0.999
     grad_clip: float = 1.0
-    freeze_vision: bool = False  # the vision tower, its merger included, stays as it is
+    freeze_vision: bool = False  # the vision tower, its merger included, is not trained
     lora: Lora = field(default_factory=Lora)
 
     def __post_init__(self) -> None:
@@ -65,12 +65,12 @@ class Optim:
 class Backend:
     """Settings of DeepSpeed. ``batch_tokens`` bounds the computed tokens of one micro-batch."""
 
-    zero_stage: Literal[0, 1, 2, 3] = 0  # 3: a rank holds a part of the weights, too
+    zero_stage: Literal[0, 1, 2, 3] = 0  # 3: a rank holds only part of the weights, too
     dtype: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: int = 16384
-    offload: Literal["none", "optimizer", "weights"] = "none"  # to host memory: the optimiser's state; the weights, too
-    activation_checkpointing: bool = False  # layers are computed again in the backward pass instead of kept
-    entropy: bool = False  # of trained tokens, as a metric: a pass more over each chunk of logits
+    offload: Literal["none", "optimizer", "weights"] = "none"  # to host memory: optimiser states; weights too
+    activation_checkpointing: bool = False  # the backward pass computes layers again instead of keeping them
+    entropy: bool = False  # of trained tokens, as a metric: one more pass over each chunk of logits
     sleep: bool = False  # states are in host memory while the engine generates
 
     def __post_init__(self) -> None:
@@ -93,20 +93,21 @@ class Backend:
             )
 
     def require_whole_rows(self, max_tokens: int) -> None:
-        """Raises ``ConfigError`` where a trajectory of ``max_tokens`` would not fit into a micro-batch."""
+        """Raises ``ConfigError`` if a trajectory of ``max_tokens`` does not fit into a micro-batch."""
         if self.batch_tokens < max_tokens:
             raise ConfigError(
                 f"rl.backend.batch_tokens={self.batch_tokens} is below rl.agent.limits.max_tokens={max_tokens}: a "
-                "trajectory may be that long, and no row is split, over GPUs neither (there is no sequence "
+                "trajectory may be that long, and no row is split, also not over GPUs (there is no sequence "
                 "parallelism). Raise the first, or lower the second"
             )
 
 
 def learning_rate(optim: Optim, step: int, total_steps: int) -> float:
-    """The rate of 0-based ``step``: linear warm-up, then the schedule down to ``min_lr_ratio``.
+    """Returns the rate of 0-based ``step``: linear warm-up, then the schedule down to ``min_lr_ratio``.
 
     A warm-up of 0.05 of 797 steps takes 40: the first has 1/40 of the rate, the 40th all of it.
     """
+    # Rounded first, because a share such as 0.07 of 100 steps is 7.000…01, and its ceiling would be 8.
     warmup = optim.warmup_steps if optim.warmup_steps >= 1 else math.ceil(round(optim.warmup_steps * total_steps, 9))
     if step < warmup:
         return optim.lr * (step + 1) / warmup

@@ -9,8 +9,8 @@ from vtcli.schema import ImageRef, PolicyTurn, TrainRow, Trajectory
 
 
 def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
-    """The training row of a trajectory: its ids joined, with one advantage per policy turn spread over the tokens that
-    were sampled.
+    """Returns the training row of a trajectory: its ids joined, with one advantage per policy turn spread over the
+    turn's sampled tokens.
 
     Raises:
         ValueError: the numbers of advantages and policy turns, or of log-probabilities and tokens, differ.
@@ -18,7 +18,7 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
     if len(advantage) != len(trajectory.policy_turns):
         raise ValueError(f"{len(advantage)} advantages for {len(trajectory.policy_turns)} policy turns")
     ids: list[int] = list(trajectory.prompt_ids)
-    mask = [0] * len(ids)
+    mask = [0] * len(ids)  # the prompt is read, not sampled
     logprobs = [0.0] * len(ids)
     values = [0.0] * len(ids)
     scales = [1.0] * len(ids)
@@ -29,7 +29,7 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
         if isinstance(turn, PolicyTurn):
             if len(turn.completion.logprobs) != n:
                 raise ValueError(f"{trajectory.id}: {len(turn.completion.logprobs)} log-probabilities for {n} tokens")
-            first, last = turn.completion.written or (n, n)
+            first, last = turn.completion.written or (n, n)  # tokens that the loop wrote to close a thought
             sampled = [int(not first <= at < last) for at in range(n)]
             mask += sampled
             logprobs.extend(turn.completion.logprobs)
@@ -41,6 +41,7 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
             logprobs += [0.0] * n
             values += [0.0] * n
             scales += [1.0] * n
+    # Either every turn has temperatures of spans or none: rows without them need no column.
     scaled = [turn.completion.scales is not None for turn in trajectory.policy_turns]
     if any(scaled) and (not all(scaled) or len(scales) != len(ids)):
         raise ValueError(f"{trajectory.id}: not every sampled token has the temperature that it was drawn at")
@@ -56,10 +57,10 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
 
 
 def imitation_row(name: str, segments: Sequence[tuple[Sequence[int], bool]], images: Sequence[ImageRef]) -> TrainRow:
-    """A row to imitate, from segments of (ids, True where the policy wrote them).
+    """Returns a row to imitate, from segments of (ids, True for ids that the policy wrote).
 
     Raises:
-        InputError: the policy wrote no token of it; training on it would show a loss and teach nothing.
+        InputError: the policy wrote no token of it, so training on it would show a loss and teach nothing.
     """
     ids = tuple(i for segment, _ in segments for i in segment)
     mask = tuple(int(policy) for segment, policy in segments for _ in segment)

@@ -1,4 +1,4 @@
-"""Bounds of the agreement of policy and learner before anything is trained, and figures of it. Pure."""
+"""Bounds on the disagreement of policy and learner before training, and its figures. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "float32": {"largest": 1e-4},
     "bfloat16": {"mean": 5e-3, "p99": 0.4},
 }
-"""Bounds in nats where none is given. In bf16 two exact engines differ by 0.2 to 0.3 on single tokens, so a bound of
-single tokens would refuse them; a wrong image or position moves the mean by orders of magnitude."""
+"""Default bounds in nats. In bf16 two exact engines differ by 0.2 to 0.3 on single tokens, so a bound on single tokens
+would refuse them; a wrong image or position moves the mean by orders of magnitude."""
 
 NAMES: Mapping[str, str] = {
     "mean": "mean KL (k3)",
@@ -28,35 +28,35 @@ NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ParityBounds:
-    """``rl.parity``: bounds of the agreement of policy and learner, nats a token. None: ``DEFAULTS`` of the dtype.
+    """``rl.parity``: bounds on the disagreement of policy and learner, nats a token. None: ``DEFAULTS`` of the dtype.
 
-    A mean of few tokens is noise: in bfloat16 the figures are of ``tokens`` tokens or more. In float32 every token is
-    held against the bound by itself, and one round of rows is enough.
+    A mean of few tokens is noise, so in bfloat16 the figures are of at least ``tokens`` tokens. In float32 the bound
+    holds for every single token, and one round of rows is enough.
     """
 
     mean: float | None = None  # of k3(policy ‖ learner)
     p99: float | None = None  # 99th percentile of |difference|
     largest: float | None = None  # |difference|
     tokens: int = 512  # sampled, pooled over rows
-    refuse: bool = True  # False: say what differs, and go on in spite of it
+    refuse: bool = True  # False: report the difference and continue
 
     def __post_init__(self) -> None:
         above(0, self, "mean", "p99", "largest")
         at_least(1, self, "tokens")
 
     def bounds(self, dtype: str) -> dict[str, float]:
-        """The bounds that hold, by the name of the figure."""
+        """Returns the bounds in force, by the name of the figure."""
         given = {"mean": self.mean, "p99": self.p99, "largest": self.largest}
         return {**DEFAULTS[dtype], **{name: value for name, value in given.items() if value is not None}}
 
     def pooled(self, dtype: str) -> int:
-        """Number of tokens that are wanted."""
+        """Returns the number of tokens to pool."""
         return 1 if dtype == "float32" else self.tokens
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """Figures of the differences learner - policy of sampled tokens, nats. A figure that is not a number stays so.
+    """Figures of the differences learner - policy of sampled tokens, in nats. A figure that is NaN stays NaN.
 
     >>> Gaps.of([0.0, 0.1, -0.1]).largest
     0.1
@@ -69,11 +69,11 @@ class Gaps:
 
     @staticmethod
     def of(gaps: Iterable[float]) -> Gaps:
-        """Figures of one token at least."""
+        """Computes the figures of at least one token."""
         d = np.fromiter(gaps, np.float64)
         size = np.abs(d)
         return Gaps(len(d), float(np.mean(np.expm1(d) - d)), float(np.percentile(size, 99)), float(size.max()))
 
     def exceeded(self, bounds: Mapping[str, float]) -> list[str]:
-        """The figures that are not within their bounds."""
-        return [name for name, bound in bounds.items() if not getattr(self, name) <= bound]
+        """Returns the names of the figures outside of their bounds."""
+        return [name for name, bound in bounds.items() if not getattr(self, name) <= bound]  # NaN exceeds any bound

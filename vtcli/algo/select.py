@@ -1,4 +1,4 @@
-"""Selection of rollouts to learn from: oversample, filter, rank (PyVision-RL, arXiv 2602.20739, algorithm 1). Pure.
+"""Selects the rollouts to learn from: oversample, filter, rank (PyVision-RL, arXiv 2602.20739, algorithm 1). Pure.
 
 A selection is a plug point: any function of the form of ``protocols.Select``, bound by ``rl.select``.
 """
@@ -18,19 +18,19 @@ from vtcli.protocols import Select
 from vtcli.schema import Credit, Group, Stop, Trajectory
 
 Rank = Literal["none", "std"]
-"""Order of the groups. ``none``: as they came. ``std``: those of the largest deviation first; a group may be cut."""
+"""Order of the groups. ``none``: as they came. ``std``: largest deviation first; the last group may be cut."""
 
 Imageless = Literal["none", "called", "all"]
 """Trajectories in which no tool made an image. ``called``: of trajectories with calls ("failing to render any image",
-PyVision-RL 3.3). ``all``: all of them (its released code, ``hasimage``)."""
+PyVision-RL 3.3). ``all``: of all trajectories (its released code, ``hasimage``)."""
 
 
 @dataclass(frozen=True)
 class StepFill:
-    """Rollouts of a step, from which the selection chooses."""
+    """The rollouts of a step, from which the selection chooses."""
 
     oversample: float = 1.0  # prompts rolled out for each prompt of a step (alpha)
-    max_rounds: int = 1  # of rollouts, until a step is full; after the last one the step learns from what it has
+    max_rounds: int = 1  # most rounds of rollouts to fill a step; then it learns from what it has
     stop_when_full: bool = False  # cancel the rest of a round once its finished groups fill the step
 
     def __post_init__(self) -> None:
@@ -48,17 +48,17 @@ def filter_and_rank(
     drop_imageless: Imageless = "none",
     rank: Rank = "none",
 ) -> list[list[Credit]]:
-    """Keep the credit of at most ``wanted`` trajectories; None for all others. The defaults keep all that there is
-    room for. Full groups are credited before anything is left out.
+    """Keeps the credit of at most ``wanted`` trajectories; None for all others. The defaults drop nothing that fits.
+    Full groups are credited before anything is dropped, so that a mean or deviation covers the whole group.
 
-    ``drop_equal`` leaves out groups whose rewards are all equal (DAPO, arXiv 2503.14476, "dynamic sampling"),
-    ``drop_stops`` trajectories with such a stop reason.
+    ``drop_equal`` drops groups with equal rewards (DAPO, arXiv 2503.14476, "dynamic sampling"), ``drop_stops``
+    trajectories with such a stop reason.
 
-    Example: groups with rewards (1, 0), (1, 1), (2, 0), ``wanted`` 3, equal ones dropped, ranked. Kept are the third
-    group and the first member of the first.
+    Example: groups with rewards (1, 0), (1, 1), (2, 0), ``wanted`` 3, equal ones dropped, ranked. Keeps the third group
+    and the first member of the first.
     """
     kept: list[list[Credit]] = [[None] * len(values) for values in credit]
-    room = wanted  # best groups first, so the last one that fits may be cut in its middle
+    room = wanted  # best groups first, so the last one with room may be cut in its middle
     for i in _ranked(groups, drop_equal, rank):
         for j, (member, value) in enumerate(zip(groups[i].members, credit[i], strict=True)):
             fits = member.trajectory.stop not in drop_stops and _shows_enough(member.trajectory, drop_imageless)
@@ -69,18 +69,18 @@ def filter_and_rank(
 
 
 def refuse_early_stop(select: Select, fill: StepFill) -> None:
-    """Raises ``ConfigError`` where ``filter_and_rank`` ranks groups of which ``fill`` cancels the slowest."""
+    """Raises ``ConfigError`` if ``filter_and_rank`` would rank groups of which ``fill`` cancels the slowest."""
     bound = select if isinstance(select, functools.partial) else functools.partial(select)
     rank = bound.keywords.get("rank", "none")
     if bound.func is filter_and_rank and fill.stop_when_full and rank != "none":
         raise ConfigError(
-            f"rl.select.rank={rank} chooses among all groups of a step, and rl.fill.stop_when_full=true leaves it only "
-            "those that were finished first: give up one of the two"
+            f"rl.select.rank={rank} chooses among all groups of a step, but rl.fill.stop_when_full=true leaves it only "
+            "the groups that finished first: give up one of the two"
         )
 
 
 def refuse_equal_singles(select: Select, group_size: int) -> None:
-    """Raises ``ConfigError`` for groups of one where groups of equal rewards are dropped: that would be all."""
+    """Raises ``ConfigError`` if groups of equal rewards are dropped and groups have one member: no group would stay."""
     bound = select if isinstance(select, functools.partial) else functools.partial(select)
     if group_size == 1 and bound.func is filter_and_rank and bound.keywords.get("drop_equal"):
         raise ConfigError(
@@ -89,8 +89,8 @@ def refuse_equal_singles(select: Select, group_size: int) -> None:
 
 
 def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int | None]]:
-    """Assign each trajectory with credit to one of ``count`` mini-batches; None for the others. Parts are contiguous in
-    the order of the groups, and their sizes differ by at most one.
+    """Assigns each trajectory with credit to one of ``count`` mini-batches; None for the others. Parts are contiguous
+    in the order of the groups, and their sizes differ by at most one.
 
     Example: three trajectories with credit and two mini-batches give 0, 0, 1.
     """
@@ -106,13 +106,13 @@ def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int
 
 
 def chosen(credit: Sequence[Sequence[Credit]]) -> int:
-    """The number of trajectories with credit."""
+    """Returns the number of trajectories with credit."""
     return sum(value is not None for values in credit for value in values)
 
 
 def correct_with_negative_credit(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> float | None:
-    """The share of right trajectories with a negative mean advantage, PyVision-RL's measure of its ranking. None where
-    no trajectory is right."""
+    """Returns the share of right trajectories with a negative mean advantage, PyVision-RL's measure of its ranking, or
+    None without a right trajectory."""
     signs = [
         sum(value) < 0
         for group, values in zip(groups, credit, strict=True)
@@ -134,8 +134,8 @@ def _ranked(groups: Sequence[Group], drop_equal: bool, rank: Rank) -> list[int]:
     order = [i for i, spread in enumerate(spreads) if spread > 0 or not drop_equal]
     if rank == "none":
         return order
-    # PyVision-RL's algorithm 1 divides by n. Between groups with and without unjudged members that gives another order
-    # than n - 1. Values that differ by rounding alone are equal: the order of the data decides.
+    # PyVision-RL's algorithm 1 divides by n, which gives another order than n - 1 between groups with and without
+    # unjudged members. Values that differ only by rounding are equal, and the order of the data decides.
     spreads = [
         round(s * math.sqrt(1 - 1 / len(rewards(g))), 9) if s else 0.0 for s, g in zip(spreads, groups, strict=True)
     ]

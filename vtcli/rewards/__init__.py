@@ -1,7 +1,7 @@
 """Rewards, one paper a file: pure arithmetic on stored signals.
 
-A reward may import this module, ``schema`` and ``geometry``. It must not open a file, ask a judge or know a trainer.
-No reward imports another: what two share stands here.
+A reward may import this module, ``schema`` and ``geometry``. It must not open a file, ask a judge or know a trainer. No
+reward imports another: this module has what two of them share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vtcli.schema import Signals, Verdict
 
 
 class ReadLog(Mapping[str, Any]):
-    """Signals that note which of them were read. One log serves a whole group."""
+    """Signals that record which of them were read. One log serves a whole group."""
 
     def __init__(self, values: Mapping[str, Any], log: set[str]) -> None:
         self._values, self._log = values, log
@@ -33,13 +33,13 @@ class ReadLog(Mapping[str, Any]):
 
 
 def apply(reward: Reward, signals_G: Sequence[Signals]) -> tuple[list[Verdict | None], set[str]]:
-    """The verdicts on a group, and the names of the signals that the reward read for them."""
+    """Returns the verdicts on a group, and the names of the signals that the reward read for them."""
     log: set[str] = set()
     return verdicts(reward, [Signals(ReadLog(signals.values, log)) for signals in signals_G]), log
 
 
 def verdicts(reward: Reward, signals_G: Sequence[Signals]) -> list[Verdict | None]:
-    """The verdicts on a group. Raises ``ConfigError`` for a reward from outside that gives something else."""
+    """Returns the verdicts on a group. Raises ``ConfigError`` for a reward from outside that returns something else."""
     found: Any = reward(signals_G)
     wrong = [each for each in found if each is not None and not isinstance(each, Verdict)]
     if wrong or len(found) != len(signals_G):
@@ -52,7 +52,7 @@ def verdicts(reward: Reward, signals_G: Sequence[Signals]) -> list[Verdict | Non
 
 
 def require_finite(reward: Reward, found: Iterable[Verdict | None]) -> None:
-    """Raises ``ConfigError`` for a verdict that no gradient can rest on."""
+    """Raises ``ConfigError`` for a verdict with NaN or infinity, because no gradient can use it."""
     for each in found:
         values = () if each is None else (each.total, *(each.per_turn or ()))
         if odd := [value for value in values if value is not None and not math.isfinite(value)]:
@@ -67,10 +67,10 @@ def _name(reward: Reward) -> str:
 
 
 def need(signals: Signals, name: str) -> Any:
-    """A measured signal; None where a judge was asked and gave no verdict (``unjudged`` lists those).
+    """Returns a measured signal, or None if a judge was asked and gave no verdict (``unjudged`` lists those signals).
 
     Raises:
-        ConfigError: the signal was not measured. A missing fact is no zero.
+        ConfigError: the signal was not measured. A missing fact is not zero.
     """
     value = signals.values.get(name)
     if value is None and name not in (signals.values.get("unjudged") or ()):
@@ -83,21 +83,22 @@ def need(signals: Signals, name: str) -> Any:
 
 
 def format_part(signals: Signals, weight: float, rule: str = "format_ok") -> float:
-    """0 for a trajectory in the expected form, else -weight (DeepEyes' code: -1 times 0.2). ``rule``: the signal."""
+    """Returns 0 for a trajectory in the expected form, else -weight (DeepEyes' code: -1 times 0.2)."""
     return 0.0 if need(signals, rule) else -weight
 
 
 def verdict(parts: Mapping[str, float | None], per_turn: tuple[float, ...] | None = None) -> Verdict:
-    """The parts with their sum; the sum is None if a part is None."""
+    """Returns the parts with their sum; the sum is None if a part is None."""
     known = [value for value in parts.values() if value is not None]
+    # A sum of the known parts would treat an unjudged answer as a wrong one.
     return Verdict(sum(known) if len(known) == len(parts) else None, parts, per_turn)
 
 
 def scaled(weight: float, value: float | None) -> float | None:
-    """weight x value; None stays None."""
+    """Returns weight x value; None stays None."""
     return None if value is None else weight * float(value)
 
 
 def broken(signals: Signals) -> bool:
-    """True for a rollout that failed through no fault of the policy. It gets no verdict."""
+    """Returns True for a rollout that failed through no fault of the policy, so that it gets no verdict."""
     return need(signals, "stop") == "broken"

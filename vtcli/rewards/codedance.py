@@ -1,7 +1,7 @@
 """CodeDance's reward for balanced adaptive tool calls.
 
-Source: "A Dynamic Tool-integrated MLLM for Executable Visual Reasoning", 3.1 and 8.2. The numbers are its released
-code's; our text of the paper has lost its own.
+Source: "A Dynamic Tool-integrated MLLM for Executable Visual Reasoning", 3.1 and 8.2. The numbers are those of its
+released code, because our text of the paper has lost them.
 
 A sequence gets R = w_acc acc + w_fmt fmt + d(mu) w(acc) rho. Its turns get discounted penalties for failed calls.
 ``algo.advantages.turn_level`` normalises these over the batch and adds them to the turns' own tokens.
@@ -26,7 +26,7 @@ class CodedanceWeights:
 
     answer: float = 1.0
     format: float = 0.2  # times -1 for a wrong format
-    base: float = 0.5  # w of a wrong answer; a right one has 1 more
+    base: float = 0.5  # w of a wrong answer; a right one adds 1
     tool: float = 1.0  # times d(mu) w(acc) rho; 0: the ablation with an outcome reward (4.4, table 3)
 
 
@@ -39,7 +39,7 @@ class Scaling:
 
     gamma: float = 4.0
     beta: float = 0.2
-    mu: Literal["accuracy", "score"] = "accuracy"  # the group's mean of; as released: of w_acc acc + w_fmt fmt
+    mu: Literal["accuracy", "score"] = "accuracy"  # mean over the group; score, as released: of w_acc acc + w_fmt fmt
     term: Literal["adaptive", "conditional"] = "adaptive"  # conditional: DeepEyes' bonus instead (4.4, table 3)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """R_t = r_t + discount R_(t+1), r_t = penalty where a call of turn t failed."""
+    """R_t = r_t + discount R_(t+1), with r_t = penalty if a call of turn t failed."""
 
     penalty: float = -0.5
     discount: float = 0.2
@@ -67,14 +67,14 @@ def adaptive(
     scaling: Scaling = SCALING,
     turns: Turns = TURNS,
 ) -> list[Verdict | None]:
-    """One verdict per member with ``per_turn``; None for a broken rollout.
+    """Returns one verdict per member with ``per_turn``; None for a broken rollout.
 
-    mu is the accuracy of the members whose answer was judged. rho is the share of calls that ran and showed something,
-    0 without a call. A call that shows nothing, such as one of comments only, has failed. Samples have ``math_weights``
-    where ``math_tasks`` names their source, as released (``data_source``), or their task.
+    mu is the accuracy of the members with a judged answer. rho is the share of calls that ran and showed something, 0
+    without a call; a call that shows nothing, such as one of only comments, counts as failed. Samples get
+    ``math_weights`` if ``math_tasks`` names their source, as released (``data_source``), or their task.
 
-    Under ``scaling.term="conditional"`` a right answer with a call that ran and showed something has the tool's weight,
-    in place of d(mu) w(acc) rho. All else stays.
+    Under ``scaling.term="conditional"`` a right answer with a call that ran and showed something gets the tool's weight
+    instead of d(mu) w(acc) rho.
 
     Of four, one is right, so d(0.25) = sigma(2) - 0.2 = 0.6808. Right with two calls of which one failed:
     1 + 0 + 0.6808 x 1.5 x 0.5 = 1.5106.
@@ -88,15 +88,15 @@ def adaptive(
 
 
 def _named(signals: Signals, names: Sequence[str]) -> bool:
-    """True if the names have the sample's source, or its task. An imported row's task is what the user called it."""
+    """Returns True if the names include the sample's source or its task, which for an imported row the user chose."""
     return signals.values.get("source") in names or signals.values.get("task") in names
 
 
 def group_scale(signals_G: Sequence[Signals], weights: Sequence[CodedanceWeights], scaling: Scaling) -> float | None:
-    """d(mu) of a group; None when no member's answer was judged."""
+    """Returns d(mu) of a group, or None if no member's answer was judged."""
     scores: list[float] = []
     for signals, weight in zip(signals_G, weights, strict=True):
-        # an unjudged member is neither right nor wrong, so it moves the group's difficulty in no direction
+        # An unjudged member is neither right nor wrong, so it must not change the group's difficulty.
         right = None if broken(signals) else need(signals, "answer_correct")
         if right is not None and scaling.mu == "accuracy":
             scores.append(float(right))
@@ -106,7 +106,8 @@ def group_scale(signals_G: Sequence[Signals], weights: Sequence[CodedanceWeights
 
 
 def difficulty(mu: float, scaling: Scaling = SCALING) -> float:
-    """d(mu): in (-beta, 1 - beta), falling; 0 at mu = 1/2 + ln((1 - beta) / beta) / (2 gamma), by default 0.673 [I]."""
+    """Returns d(mu): in (-beta, 1 - beta), falling; 0 at mu = 1/2 + ln((1 - beta) / beta) / (2 gamma), by default
+    0.673 [I]."""
     return (1 + math.tanh(scaling.gamma * (0.5 - mu))) / 2 - scaling.beta
 
 
@@ -116,7 +117,7 @@ def turn_returns(turn_calls: Sequence[Sequence[str]], turns: Turns) -> tuple[flo
     Failed, fine, failed, answer: -0.5 + 0.2 (0 + 0.2 (-0.5)) = -0.52, then -0.1, -0.5 and 0.
     """
     returns = [0.0] * len(turn_calls)
-    # backwards, as each return needs the next one's; the last turn answers and keeps 0
+    # Backwards, because each return needs the next one. The last turn answers and keeps 0.
     for t in range(len(turn_calls) - 2, -1, -1):
         failed = any(status != "ok" for status in turn_calls[t])
         returns[t] = (turns.penalty if failed else 0.0) + turns.discount * returns[t + 1]
@@ -127,7 +128,7 @@ def _one(signals: Signals, weights: CodedanceWeights, scale: float | None, turns
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     statuses = [status for turn in calls for status in turn]
     rho = statuses.count("ok") / len(statuses) if statuses else 0.0
-    # Without a good call, or without a tool term, the part is 0 whatever the answer: no judge is needed for it.
+    # Without a successful call, or without a tool term, the part is 0 whatever the answer, so it needs no judge.
     tool = 0.0 if rho * weights.tool == 0.0 else None
     if tool is None and right is not None and term == "conditional":
         tool = weights.tool * float(right > 0.5)

@@ -2,13 +2,13 @@
 
 R = [acc + 0.1 fmt] + [must-use + exact + 0.2 suggested + emergent] - 0.5 [turn limit + spurious + poor reasoning]
 
-Tools are operations that the sandbox saw the code do, not words in its text. A turn, a flip or a crop is paid where the
-host did it again (``verified`` true). Other operations cannot be done again: their claims count, as a policy that could
-forge one could as well do it. Superfluous operations and calls cost without a proof, too. Poor reasoning costs where
-the crop is proven and its box is known. Such a crop earns no more than none.
+Tools are operations that the sandbox saw the code do, not words in its text. A turn, a flip or a crop pays only if the
+host repeated it (``verified`` true). Other operations cannot be repeated and their claims count, because a policy that
+could forge one could as well do it. Superfluous operations and calls cost also without a proof. Poor reasoning costs
+only for a proven crop with a known box; such a crop earns no more than none.
 
-What the paper leaves open (the bonuses' sizes, the negligible IoU) is the released code's (``agent_loop.py``); where
-they disagree, ``Rules`` has the paper's way as default and the code's by name.
+Where the paper is silent (sizes of the bonuses, the negligible IoU) the released code decides (``agent_loop.py``);
+where they disagree, ``Rules`` has the paper's way as the default and the code's by name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CORE = ORIENTATION | {"crop"}
 """Operations that can be required (3.3.1)."""
 
 STEPS = CORE | {"rotate"}
-"""Operations that are a redundant step where they are not required (3.3.2 (a)): a turn by another angle is one."""
+"""Operations that are a redundant step unless required (3.3.2 (a)), among them a turn by another angle."""
 
 NO_TOOL = frozenset({"resize", "other"})
 """Ways to show a result, and unnamed operations. They count neither as redundant nor as optional tools."""
@@ -53,13 +53,14 @@ class Rules:
     """Readings of the terms: the paper's first, the released code's second."""
 
     exact: Literal["sequence", "set"] = "sequence"  # the required tools in order, no other of STEPS | the same of CORE
-    # What counts as an optional tool: not_required is the paper's word. By correct_step another turn or flip where one
-    # is required is a wrong step and no tool: else trial and error would earn more than the exact sequence (3.3.2 (a)).
+    # What counts as an optional tool. not_required is the paper's wording. By correct_step, another turn or flip than
+    # the required one is a wrong step and no tool, because trial and error would otherwise earn more than the exact
+    # sequence (3.3.2 (a)): 2.3 for two turns against 2.2 for the right one alone.
     optional: Literal["correct_step", "not_required", "outside_core"] = "correct_step"
     compared: Literal["optional", "any"] = "optional"  # tools that divide a group into T+ and T-
     turn_limit: Literal["n+1", "max(2,n)"] = "n+1"
     spurious: Literal["nothing_required", "no_orientation_required"] = "nothing_required"
-    # Where a crop is required: a third penalty | acc times must-use, and no suggested bonus.
+    # If a crop is required: a third penalty | acc times must-use, and no suggested bonus.
     poor: Literal["penalty", "scale"] = "penalty"
     negligible: float = 0.1  # IoU (for "scale": must-use) below which evidence does not count
 
@@ -71,19 +72,19 @@ WEIGHTS, RULES = CodevisionWeights(), Rules()
 class Play:
     """Facts of one trajectory, in the terms of the formulas."""
 
-    right: bool | None  # None: no judge answered
+    right: bool | None  # None: the judge gave no verdict
     required: tuple[str, ...]  # in the prescribed order
-    steps: tuple[str, ...]  # operations of STEPS and required ones, in the order in which they were done, proven or not
+    steps: tuple[str, ...]  # operations of STEPS and required ones, in the order of execution, proven or not
     used: frozenset[str]  # proven, or beyond CORE
     tried: frozenset[str]  # proven or not
-    iou: float | None  # the best of all proven crops; None where no box is known
+    iou: float | None  # the best of all proven crops; None without a known box
     turns: int  # with calls
     clean: bool  # no call failed
 
     @property
     def must_use(self) -> float:
         """The must-use term: 1/n for each required tool that was used; a crop counts by its best IoU, the sum of the
-        rewards of its improvements. 0 where no tool is required."""
+        rewards of its improvements. 0 if no tool is required."""
         if not self.required:
             return 0.0
         named = sum(tool in self.used for tool in self.required if tool != "crop")
@@ -94,7 +95,7 @@ class Play:
 def strategic(
     signals_G: Sequence[Signals], *, weights: CodevisionWeights = WEIGHTS, rules: Rules = RULES
 ) -> list[Verdict | None]:
-    """One verdict per member; None for a broken rollout. A term that depends on an unjudged answer is None.
+    """Returns one verdict per member; None for a broken rollout. A term that depends on an unjudged answer is None.
 
     Required: rotate_270, then a crop. Done: both in this order, the crop with an IoU of 0.6, right, format kept, in two
     calls. The total is 1 + 0.1 + (1 + 0.6) / 2 + 0.1 = 2.0.
@@ -108,15 +109,15 @@ def strategic(
 
 
 def play(signals: Signals) -> Play:
-    """The trajectory's operations and calls. Raises ``ConfigError`` for a signal that was not measured, and where the
-    truth does not say which operations the answer needs."""
+    """Returns the trajectory's operations and calls. Raises ``ConfigError`` for a signal that was not measured, and for
+    a truth that does not state the operations that the answer needs."""
     if "required" in signals.values and signals.values["required"] is None:
         raise ConfigError(
-            "the reward codevision.strategic needs the signal 'required', the operations that an answer needs, and the "
-            "truth of the sample does not say; give truth.required in the data, [] where none is needed, or truth.boxes"
+            "the reward codevision.strategic needs the signal 'required' (the operations that an answer needs), which "
+            "the sample's truth lacks; give truth.required in the data, [] if none is needed, or truth.boxes"
         )
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
-    # False: the host did the operation again and got other pixels, so the claim is forged; None: it could not be tested
+    # False: the host repeated the operation and got other pixels, so the claim is forged. None: it cannot be tested.
     seen = [entry for entry in need(signals, "operations") if entry["verified"] is not False]
     proven = [entry for entry in seen if entry["verified"]]
     names, required = [entry["name"] for entry in seen], tuple(need(signals, "required"))
@@ -136,15 +137,15 @@ def play(signals: Signals) -> Play:
 def necessity(plays: Sequence[Play], rules: Rules = RULES) -> float:
     """Formula 3, "inferred tool necessity": max(0, acc(T+) - acc(T-)).
 
-    T+ and T- are the judged members with and without an optional tool. The value is 0 where either part is empty, or T-
-    has more than one success.
+    T+ and T- are the judged members with and without an optional tool. The value is 0 if either is empty, or if T- has
+    more than one success.
 
     T+ right, right, wrong; T- right, wrong, wrong, wrong: 2/3 - 1/4 = 0.4167.
     """
     judged = [p for p in plays if p.right is not None]
     plus = [p for p in judged if _compared(p, rules)]
     minus = [p for p in judged if not _compared(p, rules)]
-    # more than one success without a tool: the question does not need one, so none is suggested
+    # More than one success without a tool: the question does not need one, so none is suggested.
     if not plus or not minus or sum(bool(p.right) for p in minus) > 1:
         return 0.0
     plus_accuracy, minus_accuracy = (sum(bool(p.right) for p in part) / len(part) for part in (plus, minus))
@@ -162,7 +163,7 @@ def _terms(p: Play, kept: float, gain: float, weights: CodevisionWeights, rules:
         "exact": weights.strategy * weights.exact * float(_exact(p, rules)),
         "suggested": _if_right(p, weights.strategy * weights.suggested * suggested),
         "emergent": _if_right(p, weights.strategy * weights.emergent * float(bool(_optional(p, rules)))),
-        # 0.0 - x, as -x would be -0.0 where nothing is taken off, and logs would show a cost
+        # 0.0 - x, because -x is -0.0 without a penalty, and logs would show a cost.
         "turn_limit": 0.0 - weights.penalty * weights.turn_limit * _turns_over(p, rules),
         "spurious": 0.0 - weights.penalty * weights.spurious * _spurious(p, rules),
         "poor_reasoning": _if_right(p, -weights.penalty * weights.poor_reasoning * float(poor)),
@@ -170,7 +171,8 @@ def _terms(p: Play, kept: float, gain: float, weights: CodevisionWeights, rules:
 
 
 def _if_right(p: Play, value: float) -> float | None:
-    """``value`` for a right answer, 0 for a wrong one, None for an unjudged one. A value of 0 needs no judge."""
+    """Returns ``value`` for a right answer, 0 for a wrong one, None for an unjudged one. A value of 0 needs no
+    judge."""
     if value == 0.0 or p.right is False:
         return 0.0
     return None if p.right is None else value
@@ -188,9 +190,9 @@ def _compared(p: Play, rules: Rules) -> bool:
 
 
 def _exact(p: Play, rules: Rules) -> bool:
-    """The paper: "the complete sequence ... correctly and in the prescribed order, without any redundant or incorrect
-    steps". A crop that misses the target is not correct, nor is a call that fails. Only turns, flips and crops are
-    redundant, a turn by another angle included: a contrast raised on the way is an optional tool. The released code
+    """Returns True for the paper's "complete sequence ... correctly and in the prescribed order, without any redundant
+    or incorrect steps". A crop that misses the target or a call that fails is not correct. Only turns, flips and crops
+    are redundant, a turn by another angle included; a contrast raised on the way is an optional tool. The released code
     compares sets, and knows no turn by another angle."""
     if not p.required or not p.used.issuperset(p.required):
         return False
@@ -206,8 +208,8 @@ def _turns_over(p: Play, rules: Rules) -> int:
 
 
 def _spurious(p: Play, rules: Rules) -> int:
-    """Distinct orientation operations where there is nothing to set upright. For the paper ("any attempt to use an
-    orientation-adjusting tool") a turn by another angle is one; the released code knows none."""
+    """Counts distinct orientation operations on a picture that is upright already. For the paper ("any attempt to use
+    an orientation-adjusting tool") a turn by another angle is one; the released code knows none."""
     if rules.spurious == "nothing_required":
         return 0 if p.required else len((ORIENTATION | {"rotate"}) & p.tried)
     return 0 if ORIENTATION & set(p.required) else len(ORIENTATION & p.tried)

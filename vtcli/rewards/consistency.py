@@ -22,7 +22,7 @@ def accuracy_and_consistency(
 
     r_cons is 1 if the answer follows from the reasoning, and 0 unless the answer is right. The weights are those of
     Thyme's released code (``plugin/agent_rm.py``). There a wrong answer has r_acc -1 instead of ``wrong`` = 0, and a
-    missing or empty one 0. ``form`` names the paper whose rule of form counts.
+    missing or empty one 0. ``form`` names the paper with the rule of form.
 
     Right, consistent, format kept: 1 + 0.5 + 0.5 = 2. Wrong, consistent, format kept: 0 + 0 + 0.5.
     """
@@ -36,6 +36,7 @@ def accuracy_and_consistency(
         answer = None if right is None else 1.0 if right == 1 else missed
         parts = {
             "answer": scaled(answer_weight, answer),
+            # A wrong answer needs no verdict on its consistency: the part is 0 either way.
             "consistency": None if answer is None else scaled(consistency_weight, follows) if answer > 0 else 0.0,
             "format": format_weight * float(need(signals, f"format_{form}")),
         }

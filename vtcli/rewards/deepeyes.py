@@ -18,7 +18,7 @@ def conditional(
 ) -> list[Verdict | None]:
     """R = w_a R_answer + R_format + w_t 1[R_answer > 0.5] 1[calls > 0]; None for a broken rollout.
 
-    The defaults are ToolsRL's ablation (its appendix E.1). ``counted`` is the signal that must be above 0. It is
+    The defaults are those of ToolsRL's ablation (its appendix E.1). ``counted`` is the signal that must be above 0:
     "calls" as written there, or "calls_ok" as in DeepEyes' code, which requires an image made by a tool.
 
     Right with one call: 1 + 0 + 1 = 2. Right without: 1. Wrong with five calls: 0.

@@ -1,4 +1,4 @@
-"""The answer's score and the format, nothing about tools: the baseline that every paper compares with."""
+"""The answer's score and the format, without tools: the baseline that every paper compares with."""
 
 from __future__ import annotations
 

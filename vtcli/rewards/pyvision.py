@@ -23,15 +23,15 @@ def accumulative(
 ) -> list[Verdict | None]:
     """R = R_acc + 0.1 n_tc 1[R_acc = 1], one verdict per member; None for a broken rollout.
 
-    There is no format reward: the environment reads no answer from a wrong format. ``counted`` lists the statuses of
-    calls that n_tc counts. The paper counts "the total number of tool calls". The released code counts those whose
-    Python ran, raised or not: all but "refused".
+    There is no format reward, because the environment reads no answer from a wrong format. ``counted`` lists the
+    statuses of calls in n_tc. The paper counts "the total number of tool calls"; the released code counts calls whose
+    Python ran, with or without an exception: all but "refused".
 
-    R_acc is 0 or 1 in the paper. ``graded`` pays ``answer_score`` in its place, wrong answers included; calls of a
-    right answer alone are paid as before. The released code grades VSI's numbers so (compute_score_rule_mra).
+    R_acc is 0 or 1 in the paper. ``graded`` pays ``answer_score`` instead, also for wrong answers; only calls of a
+    right answer are paid, as before. The released code grades VSI's numbers this way (compute_score_rule_mra).
 
-    ``call_cost`` and ``failure_cost`` are ours, 0 in the recipe: what any call, and a failed one, costs whatever the
-    answer. They are the pressure under which calls may collapse (``vtcli run map_pyvision``).
+    ``call_cost`` and ``failure_cost`` are ours, 0 in the recipe: the cost of any call, and of a failed one, whatever
+    the answer. They are the pressure under which calls may collapse (``vtcli run map_pyvision``).
 
     Right with three calls: 1 + 0.3. Wrong with three calls: 0. The same with a call cost of 0.05: 1.15 and -0.15.
     Graded, a number of accuracy 0.7 with three calls: 0.7 + 0.3. One of 0.4, which is wrong: 0.4.
@@ -50,8 +50,8 @@ def _one(
     statuses = [status for turn in need(signals, "turn_calls") for status in turn]
     count = sum(status in counted for status in statuses)
     answer = None if right is None else scaled(1.0, need(signals, "answer_score")) if graded else float(right == 1)
-    # None where calls would be paid if only the answer were judged; without a counted call the verdict changes nothing
+    # None if calls would be paid for a right answer; without a counted call the verdict changes nothing.
     tool = 0.0 if count == 0 else None if right is None else per_call * count * (right == 1)
-    # of every call, counted or not: a refused one is a call as well
+    # Every call costs, counted or not: a refused one is a call as well.
     cost = costs[0] * len(statuses) + costs[1] * sum(status in FAILED for status in statuses)
     return verdict({"answer": answer, "tool": tool} | ({"cost": -cost} if any(costs) else {}))

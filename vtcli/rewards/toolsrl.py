@@ -24,8 +24,8 @@ from vtcli.schema import Signals, Verdict
 class Switches:
     """Choices of the stage-1 reward: the paper's framework first, its ablations second."""
 
-    terms: Literal["both", "global", "answer"] = "both"  # Eq. 12 | one of its halves alone (table 2, E.3)
-    draw_within: float | None = None  # Eq. 5, by distance | Eq. 15: full credit within so many pixels, else none
+    terms: Literal["both", "global", "answer"] = "both"  # Eq. 12 | only one of its halves (table 2, E.3)
+    draw_within: float | None = None  # Eq. 5, by distance | Eq. 15: full credit within this many pixels, else none
 
     def __post_init__(self) -> None:
         if self.draw_within is not None and self.draw_within <= 0:
@@ -35,7 +35,7 @@ class Switches:
 SWITCHES = Switches()
 
 TIE = 1e-9
-"""Difference below which ModF1 counts as equal to its threshold."""
+"""Difference below which ModF1 equals its threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def stage1(
     format_weight: float = 0.2,
     switches: Switches = SWITCHES,
 ) -> list[Verdict | None]:
-    """Eq. 12, one verdict per member; None for a broken rollout. ``parts`` hold both terms before halving, also where
-    ``switches.terms`` pays one of them alone, and in full.
+    """Eq. 12, one verdict per member; None for a broken rollout. ``parts`` has both terms before halving, also if
+    ``switches.terms`` pays only one of them, which it then pays in full.
 
     Global 0.8 on image 2, the answer names image 1 with 0.4, format kept: (0.8 + 0.4) / 2 + 0 = 0.6. Global only: 0.8.
     """
@@ -82,8 +82,7 @@ def combined(
     """R_answer + R_global + R_format of plain questions, in one stage; None for a broken rollout.
 
     The paper compares its curriculum with "combined reward training" (3.3.3, table 2) and prints no formula. A plain
-    answer names no image, so the answer-conditioned term has no place here. Without tool supervision the tool's term
-    is 0.
+    answer names no image, so there is no answer-conditioned term. Without tool supervision the tool's term is 0.
 
     Right, the best crop reaches the threshold, format kept: 1 + 1 + 0 = 2.
     """
@@ -116,19 +115,19 @@ def _stage2(signals: Signals, format_weight: float) -> Verdict:
 def tool_reward(
     signals: Signals, *, w_fp: float = 0.1, w_fn: float = 1.0, zoom_threshold: float | None = 0.5
 ) -> float | None:
-    """R_global, Eq. 10, of one trajectory in either form; None where the sample has no tool supervision."""
+    """R_global, Eq. 10, of one trajectory in either form; None if the sample has no tool supervision."""
     if not supervised(signals):
         return None
     return max(state_rewards(signals, Scale(w_fp, w_fn, zoom_threshold)).values(), default=0.0)
 
 
 def supervised(signals: Signals) -> bool:
-    """True where the sample's truth knows the right use of the tools."""
+    """Returns True if the sample's truth has the right use of the tools."""
     return any(signals.values.get(name) is not None for name in ("orientations", "zooms", "drawn"))
 
 
 def state_rewards(signals: Signals, scale: Scale) -> dict[int, float]:
-    """R_task by image index, for the single supervision of the sample. An unlisted image has 0."""
+    """Returns R_task by image index, for the single supervision of the sample. An unlisted image has 0."""
     values = signals.values
     if values.get("orientations") is not None:
         return {k: float(name == "none") for k, name in enumerate(values["orientations"])}  # Eq. 4
@@ -141,24 +140,24 @@ def state_rewards(signals: Signals, scale: Scale) -> dict[int, float]:
             for entry in values["drawn"]
         }
     raise ConfigError(
-        "the reward toolsrl needs one of the signals 'orientations', 'zooms', 'drawn', and none was measured; add "
+        "the reward toolsrl needs one of the signals 'orientations', 'zooms', 'drawn', but none was measured; add "
         "vtcli.signals.orientation, boxes and primitives to the signals, or drop samples without tool supervision"
     )
 
 
 def _zoom(found: Sequence[Mapping[str, Any]], scale: Scale) -> float:
-    """The best ModF1 over the true boxes (Eq. 3): 1 where it reaches the threshold (figure 7; 4.1 has IoU), else 0.
-    Without a threshold, the value itself."""
+    """Returns the best ModF1 over the true boxes (Eq. 3): 1 if it reaches the threshold (figure 7; 4.1 has IoU), else
+    0. Without a threshold, the value itself."""
     best = max((geometry.mod_f1(geometry.Areas(**areas), scale.w_fp, scale.w_fn) for areas in found), default=0.0)
-    # A crop of exactly 21 times the true area has ModF1 = 0.5, and areas of fractional boxes are rounded.
+    # TIE, because a crop of exactly 21 times the true area has ModF1 = 0.5, and areas of fractional boxes are rounded.
     return best if scale.threshold is None else float(best >= scale.threshold - TIE)
 
 
 def answer_conditioned(signals: Signals, states: Mapping[int, float]) -> float:
-    """Eq. 11: R_task at the image that the answer names; 0 when it is missing, unreadable or out of range.
+    """Eq. 11: R_task at the image that the answer names; 0 if it is missing, unreadable or out of range.
 
-    A zoom answer names one image per visual element. The paper does not say how several add up. Here it is the mean,
-    divided by at least the number of true boxes, so leaving one out gains nothing.
+    A zoom answer names one image per visual element, and the paper does not state how several add up. Here it is the
+    mean, divided by at least the number of true boxes, so that leaving one out gains nothing.
     """
     index, names = signals.values.get("answer_index"), signals.values.get("answer_map")
     if index is not None:

@@ -1,4 +1,4 @@
-"""The reward that a world outside of this package gave, and nothing else."""
+"""The reward that a world outside of this package returned, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vtcli.schema import Signals, Verdict
 
 
 def total(signals_G: Sequence[Signals], *, scale: float = 1.0) -> list[Verdict | None]:
-    """``scale`` times the sum of the episode's rewards. None for a broken rollout."""
+    """Returns ``scale`` times the sum of the episode's rewards; None for a broken rollout."""
     return [
         None if broken(signals) else verdict({"world": scale * need(signals, "world_reward")}) for signals in signals_G
     ]
