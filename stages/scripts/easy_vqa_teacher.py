@@ -2,7 +2,7 @@
 
 The program zooms to what differs from the background, then answers from the crop. The colour is the nearest name's, the
 shape follows from the share of its box that is filled. It knows neither labels nor files. At one image of ten it is
-lazy: it claims the zoom and answers at once. At another one it always says red. Neither may become a demonstration.
+lazy: it claims the zoom and answers at once. At another one it always answers red. Neither may become a demonstration.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EasyVqaEndpoint(BaseHTTPRequestHandler):
         self.wfile.write(body.encode())
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, as the base class has it
-        """Says nothing: thousands of requests are no news."""
+        """Logs nothing, because thousands of requests would flood the terminal."""
 
 
 def write_answers(folder: Path, target: Path, rows: int) -> None:

@@ -74,7 +74,7 @@ def rm(
     with_dependants: Annotated[bool, typer.Option("--with-dependants", help="Also what was made from them.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
 ) -> None:
-    """Remove artifacts. One that others were made from stays, unless they go as well."""
+    """Remove artifacts. An artifact with descendants stays, unless they are removed with it."""
     from vtcli.store.removal import remove
 
     for artifact in remove(store_in(home), refs, with_dependants, dry_run):
@@ -148,7 +148,7 @@ def verify(
         print_line(f"{'wrong' if found else 'ok':<6} {ref}", sys.stdout)
         problems += [f"{ref}: {line}" for line in found]
     if problems:
-        raise InputError("\n".join([*problems, "Remove what is damaged and give the command of its stage again."]))
+        raise InputError("\n".join([*problems, "Remove the damaged artifact and repeat the command of its stage."]))
 
 
 @app.command(

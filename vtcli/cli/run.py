@@ -140,7 +140,7 @@ def _check_paper(asked: Reproduction, steps: Sequence[Step], cluster: str | None
         say(f"{word:<5}{result.topic:<15}{result.said}")
         failed += [result.topic] if result.ok is False else []
     if failed:
-        raise ConfigError(f"nothing was started: {', '.join(failed)}. Each line with STOP above says what to do")
+        raise ConfigError(f"nothing was started: {', '.join(failed)}. Each line with STOP above has the remedy")
 
 
 def _print_table(asked: Reproduction, to: Path | None, home: Path, made: Mapping[str, str]) -> None:

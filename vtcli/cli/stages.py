@@ -236,7 +236,7 @@ def _inputs(plan: CommandPlan, argv: list[str]) -> list[str]:
             say(note)
     if inputs.steps and (reason := missing.why_not_here(request)):
         raise ConfigError(
-            f"{next(iter(inputs.found))}: needs a value ({reason}).\n  these commands make what is missing, in this "
+            f"{next(iter(inputs.found))}: needs a value ({reason}).\n  these commands make the missing inputs, in this "
             f"order:\n{missing.listed(request, inputs, own=True)}"
         )
     made = _make(request, inputs)

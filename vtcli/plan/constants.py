@@ -11,8 +11,8 @@ from vtcli.errors import InputError
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of a plan. ``SOURCES`` has the source of each value; ``measured`` names those that a
-    measurement has replaced."""
+    """The constants of a plan. ``SOURCES`` has the source of each value; ``measured`` names the constants
+    that a measurement has replaced."""
 
     matmul_efficiency: float = 0.37  # share of the peak
     layer_overhead_s: float = 0.0072  # seconds per layer and micro-batch, forward and backward

@@ -99,7 +99,7 @@ def _resolve(store: ArtifactStore, given: str) -> Artifact:
         known = f"Say which version: {given}@latest." if (store.root / given).is_dir() else ""
         raise InputError(
             f"There is nothing to score at {given!r}: it is no file, no folder, and no NAME:vN or NAME@latest. "
-            f"{known or f'`vtcli artifacts ls` lists what is in {store.root}.'} Trajectories are in {HOLDERS}."
+            f"{known or f'`vtcli artifacts ls` lists the artifacts in {store.root}.'} Trajectories are in {HOLDERS}."
         )
     return store.resolve(given)
 

@@ -169,7 +169,7 @@ def _composite(t: Trajectory, done: Sequence[str]) -> bool:
 
 
 def _recovered(t: Trajectory) -> bool:
-    """Returns True if a call ended "ok" after one that did not."""
+    """Returns True if a call ended "ok" after another call failed."""
     ends = [r.status == "ok" for r in t.results]
     return False in ends and True in ends[ends.index(False) :]
 
