@@ -209,7 +209,8 @@ def export(
     from vtcli.report import publishing
 
     store = store_in(home)
-    artifact = store.resolve(ref if Path(ref).exists() else ref.partition("/")[0], verify=False)  # policy:v1/best
+    # policy:v1/best is the folder ``best`` inside the artifact.
+    artifact = store.resolve(ref if Path(ref).exists() else ref.partition("/")[0], verify=False)
     data = artifact.kind != "model"
     if data:
         for name, counts in writing.export(store, ref, to, folder, licence or "unknown").items():

@@ -28,7 +28,7 @@ SHOWN_PROBLEMS = 10
 
 
 def _values(own: Path | None, only: str = "") -> Mapping[str, Any]:
-    """The benchmarks of every file, or of the file ``only`` where there is one."""
+    """Returns the benchmarks of every file, or only of the file ``only``."""
     from vtcli.config import compose
 
     names = compose.options("benchmark", compose.own_folder(own))
@@ -97,7 +97,7 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
 
 
 def _check_copy(folder: Path, name: str, benchmark: Benchmark, *, asked: bool = True) -> bool | None:
-    """Checks a local copy and prints the verdict; None where there is no copy."""
+    """Checks a local copy and prints the verdict; returns None without a copy."""
     from vtcli.benchmarks.files import fetching
     from vtcli.benchmarks.samples import check as checked
 
@@ -173,7 +173,7 @@ def get(
 
 
 def _sets(data: str, own: Path | None) -> dict[str, HubSet]:
-    """The sets of the hub that a file of conf/data names, by task."""
+    """Returns the sets of the hub in a file of conf/data, by task."""
     from vtcli.config import compose
     from vtcli.config.binding import convert
     from vtcli.data.importers.hub_files import HubSet
@@ -184,7 +184,7 @@ def _sets(data: str, own: Path | None) -> dict[str, HubSet]:
 
 
 def _fetched(own: Path | None) -> list[str]:
-    """The files of conf/data with a set on the hub."""
+    """Returns the files of conf/data with a set on the hub."""
     from vtcli.config import compose
 
     folders = [compose.folder(), *([found] if (found := compose.own_folder(own)) else [])]
@@ -193,7 +193,7 @@ def _fetched(own: Path | None) -> list[str]:
 
 
 def _fetch(name: str, listing: HubListing, licence: str, place: Path, yes: bool) -> None:
-    """Shows what would be fetched, asks, and fetches it. Raises ``InputError`` for a no."""
+    """Lists the files, asks, and fetches them. Raises ``InputError`` for a no."""
     from vtcli.data.importers import hub_files
     from vtcli.errors import InputError
 
@@ -260,7 +260,7 @@ def score(
 
 
 def _setting(source: TrajectorySource, label: str) -> RunSetting:
-    """Model, judge and sampling of a report, as its configuration has them."""
+    """Returns model, judge and sampling of a report from its configuration."""
     from vtcli.benchmarks.results import ORACLE, RunSetting
     from vtcli.judging.separate import answers_by
 

@@ -8,8 +8,8 @@ import threading
 
 
 def _end_with_parent() -> None:
-    """Waits for the end of standard input, whose other end only the parent has, and ends this process as kill -9 does.
-    Work is resumable after that, and the next attempt does not find its lock held."""
+    """Waits for the end of standard input, whose other end only the parent has, and then kills this process, because it
+    may be anywhere. Its work is resumable, and the next attempt finds its lock free."""
     while os.read(0, 1):  # unbuffered: a buffer's lock, held at the interpreter's end, would be a fatal error
         pass
     os.kill(os.getpid(), signal.SIGKILL)

@@ -79,7 +79,7 @@ def signals() -> None:
 
 
 def _recipe(word: str) -> str:
-    """``toolsrl``, also where it is written as every stage takes it: ``+recipe=toolsrl``."""
+    """Returns ``toolsrl`` also for ``+recipe=toolsrl``, as every stage takes it."""
     name = word.removeprefix("+").removeprefix("recipe=")
     if "=" in name:
         raise ConfigError(f"{word}: expected the name of a recipe, as in `vtcli config validate toolsrl`.")
@@ -87,7 +87,7 @@ def _recipe(word: str) -> str:
 
 
 def _validate_one(choices: tuple[str, str, str], folder: Path | None) -> tuple[int, list[str]]:
-    """Number of plug points of one recipe, scale and variant, and its problems, a line each."""
+    """Returns the number of plug points of one recipe, scale and variant, and its problems, a line each."""
     from vtcli.config import compose
     from vtcli.config.binding import SECTION_OF
 

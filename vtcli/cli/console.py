@@ -1,4 +1,4 @@
-"""Messages of the commands to a person. They go to standard error, because standard output carries results only."""
+"""Messages of the commands to a person, on standard error, because standard output carries only results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def say(message: str) -> None:
 
 @contextmanager
 def results_only() -> Generator[None]:
-    """Redirects standard output to standard error for the block: logs and prints of libraries, and output of the
-    programs that it starts. ``$(vtcli rl …)`` is then one line."""
+    """Redirects standard output to standard error for the block: logs and prints of libraries, and output of programs
+    that it starts, so that ``$(vtcli rl …)`` is one line."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:

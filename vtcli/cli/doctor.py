@@ -69,7 +69,7 @@ def doctor(
 
 
 def _trials(family: Family | None, *, cpu: bool) -> Iterator[Line]:
-    """The trials' outcomes; each is also printed as soon as it is known."""
+    """Returns the trials' outcomes; prints each as soon as it is known."""
 
     folder = None if family is None else family.folder
     for outcome in examine(cpu, folder, lambda what: say(f"trying {what} …")):
@@ -78,7 +78,7 @@ def _trials(family: Family | None, *, cpu: bool) -> Iterator[Line]:
 
 
 def page(title: str, lines: Iterable[Line]) -> Table:
-    """The lines as one table, a state in its colour."""
+    """Returns the lines as one table, each state in its colour."""
     from vtcli.report.printing import Cell, Table
 
     cells = tuple(
@@ -274,7 +274,7 @@ def _kill(group: int) -> None:
 
 
 def _sizes(model: str, cpu: bool) -> list[str]:
-    """Family and sizes of a model, as ``vtcli.engines.trials.model`` takes them."""
+    """Returns family and sizes of a model, as ``vtcli.engines.trials.model`` takes them."""
     from vtcli.config import compose
     from vtcli.engines.trials.model import LIKE_7B, shared
 

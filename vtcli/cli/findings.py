@@ -28,7 +28,7 @@ TRIED_BYTES = 100_000
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of ``vtcli doctor``; ``advice``: what to do when the state is not ok."""
+    """One line of ``vtcli doctor``; ``advice`` is the remedy if the state is not ok."""
 
     topic: str
     state: State
@@ -71,8 +71,8 @@ PROBES: Mapping[str, tuple[str, str]] = {
 
 
 def examine(home: Path, starts: Callable[[str], None]) -> list[Finding]:
-    """Every finding about this machine. The probes take up to a minute, two at a time; ``starts`` gets the topic of
-    each when it begins."""
+    """Yields every finding about this machine. The probes take up to a minute, two at a time; ``starts`` gets the topic
+    of each when it begins."""
 
     def told(topic: str, look: Callable[[], _Found]) -> _Found:
         starts(topic)
@@ -110,7 +110,7 @@ def _machine(home: Path) -> list[Finding]:
         if nearest != existing:
             raise NotADirectoryError(errno.ENOTDIR, f"{nearest.name} is there and is no folder")
         with tempfile.TemporaryFile(dir=existing) as file:
-            file.write(bytes(TRIED_BYTES))  # an empty file can be made on a full disk
+            file.write(bytes(TRIED_BYTES))  # because an empty file can be made even on a full disk
             file.flush()
         found.append(Finding("artifacts folder", "ok", f"{home.absolute()} can be written"))
     except OSError as error:
@@ -147,7 +147,7 @@ def _versions() -> list[Finding]:
 
 
 def version_of(distribution: str) -> str | None:
-    """The installed version, or None."""
+    """Returns the installed version, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -159,7 +159,7 @@ def _probe(topic: str) -> Finding:
 
 
 def _tried(topic: str, program: str, advice: str) -> Finding:
-    """The last line that a program prints in a separate process."""
+    """Returns the last line that a program prints in a separate process."""
     env = {**os.environ, "DS_ACCELERATOR": "cpu"} if topic == "deepspeed" and not gpus() else dict(os.environ)
     try:
         done = subprocess.run(

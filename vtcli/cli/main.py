@@ -46,7 +46,7 @@ INSTEAD = {
 
 
 class Commands(TyperGroup):
-    """The commands; a word that is none of them is answered with what to type."""
+    """The commands; answers an unknown word with the command to type."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         word = args[0] if args else ""
@@ -89,13 +89,13 @@ app.add_typer(view.app)
 
 
 def main() -> None:
-    """Entry point. A mistake of the user ends with exit code 2 and one message, an interrupt with 130, SIGTERM (Slurm's
-    time limit or preemption) with 143."""
-    signal.signal(signal.SIGTERM, _terminate)  # else Python ends at once, and the tracker's run stays open
+    """Entry point. A user's mistake ends with exit code 2 and one message, an interrupt with 130, SIGTERM (Slurm's time
+    limit or preemption) with 143."""
+    signal.signal(signal.SIGTERM, _terminate)  # the default would end Python at once, with the tracker's run open
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and "&" of a script ignore Ctrl-C
         signal.signal(signal.SIGINT, _interrupt)
     code: list[int] = []
-    atexit.register(_leave, code)  # the first that is registered is the last that runs
+    atexit.register(_leave, code)  # registered first, so it runs last
     try:
         _run()
     except SystemExit as end:
@@ -109,8 +109,8 @@ def main() -> None:
 
 
 def _leave(code: list[int]) -> None:
-    """Ends a rank that has failed, once everything is closed. At the end of Python torch waits for the collectives that
-    it has begun, which a lost rank never joins."""
+    """Ends a rank that has failed, once everything is closed. Otherwise torch would wait at the end of Python for
+    collectives that a lost rank never joins."""
     if code and code[0] and int(os.environ.get("WORLD_SIZE") or 1) > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -137,8 +137,8 @@ def _run() -> None:
 
 
 def _command() -> None:
-    """Runs the command. An error that is raised while a signal ends it is this end: some libraries cannot close after
-    an interrupt in their middle."""
+    """Runs the command. An error that is raised while a signal ends it counts as that end, because some libraries
+    cannot close after an interrupt."""
     try:
         app()
     except KeyboardInterrupt as error:
@@ -153,7 +153,7 @@ def _command() -> None:
 
 
 def _code_of(cause: BaseException) -> int | None:
-    """The exit code of the exception of a signal; None for any other."""
+    """Returns the exit code for the exception of a signal, or None for any other."""
     if isinstance(cause, KeyboardInterrupt):
         return INTERRUPTED
     return TERMINATED if isinstance(cause, SystemExit) and cause.code == TERMINATED else None
@@ -193,7 +193,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _disk_problem(error: OSError) -> str | None:
-    """A sentence for a disk problem that a user can fix; None for anything else."""
+    """Returns a sentence for a disk problem that a user can fix, or None for any other error."""
     import errno
 
     advice = {
@@ -214,8 +214,8 @@ def _disk_problem(error: OSError) -> str | None:
 
 
 def _memory_problem(error: BaseException) -> str | None:
-    """A sentence for memory that ran out, here or on a GPU; None for anything else. By names and texts, as importing
-    torch for its class would need memory and seconds."""
+    """Returns a sentence for memory that ran out, here or on a GPU, or None. Compares names and texts, because
+    importing torch for its class would need memory and seconds."""
     text = str(error).strip() or f"{type(error).__name__}, a block could not be allocated"
     named = isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__)
     said = (
@@ -236,8 +236,8 @@ def _memory_problem(error: BaseException) -> str | None:
 
 
 def _lost_rank(error: Exception) -> str | None:
-    """A sentence for a collective that failed because another process is gone; None for anything else. By names and
-    texts, as importing torch for its classes takes seconds."""
+    """Returns a sentence for a collective that failed because another process is gone, or None. Compares names and
+    texts, because importing torch for its classes takes seconds."""
     text = str(error)
     broken = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
     named = type(error).__name__ in ("DistBackendError", "DistNetworkError")
@@ -252,7 +252,8 @@ def _lost_rank(error: Exception) -> str | None:
 
 
 def _frames_from_outside(error: Exception) -> list[traceback.FrameSummary]:
-    """The frames of a user's own tool, reward or rule, and what it called; none where only vtcli and libraries ran."""
+    """Returns the frames of a user's own tool, reward or rule, and of its callees; none if only vtcli and libraries
+    ran."""
     root = Path(__file__).parents[2]
     ours = (f"{root / 'vtcli'}/", f"{root / 'stages'}/")
     others = (f"{sysconfig.get_path('stdlib')}/", "<")  # <: code of no file

@@ -82,7 +82,7 @@ def run(
 
 
 def _list(steps: Sequence[Step], home: Path) -> None:
-    """Prints each command, and the artifact of its name where there is one."""
+    """Prints each command, with the existing artifact of its name."""
     from vtcli.store.artifacts import ArtifactStore
 
     store = ArtifactStore(home)
@@ -128,7 +128,7 @@ def _compare(
 
 
 def _check_paper(asked: Reproduction, steps: Sequence[Step], cluster: str | None, slurm: bool, home: Path) -> None:
-    """Prints the commands and every check. Ends with ``ConfigError`` where one fails."""
+    """Prints the commands and every check. Raises ``ConfigError`` if one fails."""
     from vtcli.errors import ConfigError
     from vtcli.runbook.dryrun import DryRun
 

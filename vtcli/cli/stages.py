@@ -182,7 +182,7 @@ def run_stage(stage: str, argv: list[str]) -> None:
 
 
 def _launched(stage: str, values: dict[str, Any], argv: list[str]) -> bool:
-    """Runs the command in ranks of this machine, or submits it, where ``launch`` asks for it. False: it runs here."""
+    """Runs the command in ranks of this machine, or submits it, as ``launch`` sets. Returns False to run it here."""
     from vtcli.config.binding import convert
     from vtcli.runbook.room import ranks_to_start
     from vtcli.runs import launch
@@ -257,7 +257,7 @@ def _make(request: CommandRequest, inputs: Inputs) -> dict[str, str]:
 
 
 def _check(plan: CommandPlan, argv: Sequence[str]) -> None:
-    """Check every job of a plan, so that a mistake ends the command before anything is made."""
+    """Checks every job of a plan, so that a mistake ends the command before anything is made."""
     from vtcli.config import compose
     from vtcli.runbook.room import require_room
     from vtcli.runs.run import RunSettings
@@ -271,7 +271,7 @@ def _check(plan: CommandPlan, argv: Sequence[str]) -> None:
 
 
 def work(values: dict[str, Any]) -> str:
-    """One job of a stage, here or in a launcher's process: build its config, run it, print and return what it made."""
+    """Runs one job of a stage, here or in a launcher's process, and prints and returns its artifact."""
     from vtcli.config import commandline, compose
     from vtcli.runs import slurm
 

@@ -13,11 +13,11 @@ from vtcli.filters.numbers import sparkline
 from vtcli.report.printing import Cell, Table
 
 BAR = 24
-"""Characters of the histogram's longest bar: the table fits 60 columns."""
+"""Characters of the histogram's longest bar, so that the table fits 60 columns."""
 
 
 def filtered(said: Mapping[str, Any]) -> Iterator[Table]:
-    """The counts of every rule and the histogram of pass rates, from the content of ``filter.json``."""
+    """Returns the counts of every rule and the histogram of pass rates, from the content of ``filter.json``."""
     lines = [
         (Cell(rule["rule"], head=True), *(Cell(str(rule[name])) for name in ("seen", "dropped", "kept")))
         for rule in said["rules"]
@@ -42,7 +42,7 @@ def _asked(judged: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Cell, ...]]:
 
 
 def _sparks(rule: Mapping[str, Any]) -> tuple[Cell, ...]:
-    """A rule's number with its range, and its histograms of kept and of dropped rows."""
+    """Returns a rule's number with its range, and its histograms of kept and of dropped rows."""
     bars = rule["histogram"]
     number = f"{rule['number']}: {bars[0]['low']:g} to {bars[-1]['high']:g}"
     drawn = (sparkline([bar[which] for bar in bars]) for which in ("kept", "dropped"))
@@ -62,7 +62,7 @@ def _histogram(rates: Mapping[str, Any], name: str, policy: str) -> Table:
 
 
 def distilled(said: Mapping[str, Any]) -> Iterator[Table | str]:
-    """The counts and the cost of a distillation, from the content of ``distillation.json``."""
+    """Returns the counts and the cost of a distillation, from the content of ``distillation.json``."""
     counts = {f"kept: {name}": count for name, count in said["types"].items()}
     counts |= {f"dropped: {why}": count for why, count in said["dropped_rows"].items()}
     lines = tuple((Cell(name, head=True), Cell(str(count))) for name, count in counts.items())
@@ -87,7 +87,7 @@ def _money(amount: float, price: Price) -> str:
 
 
 def cost(found: CostEstimate, teacher: str, price: Price, settings: Distillation) -> Iterator[Table | str]:
-    """The estimate of a distillation before anything is asked, and how it was made."""
+    """Returns the estimate of a distillation before any request, and its method."""
     priced = price.input > 0 or price.output > 0
     lines: list[tuple[Cell, ...]] = []
     for name, usage in (("expected, one try a row", found.expected), ("at most, by the limits", found.most)):

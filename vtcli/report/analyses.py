@@ -16,13 +16,13 @@ from vtcli.statistics.repeats import majority_at, pass_all, pass_at, sizes
 from vtcli.statistics.rows import Row, over_questions
 
 MOST_CALLS = 10
-"""The last column of the histogram holds this number of calls and more."""
+"""The last column of the histogram counts trajectories with at least this many calls."""
 
 Line = tuple[Cell, ...]
 
 
 def whole(evaluation: Evaluation, form: str = "answer") -> list[Row]:
-    """The rows of a form whose rollouts did not break."""
+    """Returns the rows of a form whose rollouts did not break."""
     return [r for r in evaluation.rows if r.form == form and r.stop != Stop.BROKEN and r.calls is not None]
 
 
@@ -44,7 +44,7 @@ def _table(title: str, note: str, columns: Sequence[str], lines: Iterator[Line])
 
 
 def by_calls(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """Answers with 0, 1, 2, and 3 or more calls: their share and their accuracy."""
+    """Tabulates answers with 0, 1, 2, and 3 or more calls: their share and their accuracy."""
 
     def lines() -> Iterator[Line]:
         for e in series:
@@ -61,15 +61,15 @@ def by_calls(series: Sequence[Evaluation], seed: int) -> Table | None:
 
 
 def kind_of_use(row: Row) -> str | None:
-    """``no tool``, ``faithful`` or ``unfaithful``; None without a verdict on what was shown."""
+    """Returns ``no tool``, ``faithful`` or ``unfaithful``; None without a verdict on the shown images."""
     if row.calls == 0:
         return "no tool"
     return None if row.shown is None else "faithful" if row.shown >= 0.5 else "unfaithful"
 
 
 def faithfulness(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """Faithful, unfaithful and without a tool, as shares of all, right and wrong answers, and of each of several tasks.
-    Of the tasks whose evidence was measured; None without such a task."""
+    """Tabulates faithful, unfaithful and tool-less answers as shares of all, right and wrong ones, and of each task if
+    there are several. Only tasks with measured evidence; None without such a task."""
     kinds = ("faithful", "unfaithful", "no tool")
 
     def of(rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
@@ -100,7 +100,7 @@ def faithfulness(series: Sequence[Evaluation], seed: int) -> Table | None:
 
 
 def histogram(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """Shares of trajectories by their number of calls. None where nothing was called."""
+    """Tabulates shares of trajectories by their number of calls; None without any call."""
     found = [(e, form, rows) for e in series for form in ("answer", "tool") if (rows := whole(e, form))]
     most = int(min(max((r.calls or 0 for _, _, rows in found for r in rows), default=0), MOST_CALLS))
 
@@ -122,7 +122,7 @@ def histogram(series: Sequence[Evaluation], seed: int) -> Table | None:
 
 
 def operations(series: Sequence[Evaluation], form: str, seed: int) -> Table | None:
-    """Task by task, the share of trajectories in which each recorded operation was made. None where none was."""
+    """Tabulates for each task the share of trajectories with each recorded operation; None without one."""
     counts: dict[str, int] = {}
     for name in (name for e in series for r in whole(e, form) for name in set(r.operations)):
         counts[name] = counts.get(name, 0) + 1
@@ -149,7 +149,7 @@ def operations(series: Sequence[Evaluation], form: str, seed: int) -> Table | No
 
 
 def recovery(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """Answers in which a call failed, and their ends. None where none did."""
+    """Tabulates answers in which a call failed, and their ends; None without a failed call."""
 
     def lines() -> Iterator[Line]:
         for e in series:
@@ -180,7 +180,7 @@ LENGTHS = {"turns": "turns", "tokens": "tokens written", "text": "text tokens", 
 
 
 def lengths(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """Turns and tokens of all, right and wrong answers."""
+    """Tabulates turns and tokens of all, right and wrong answers."""
     used = [
         name for name in (*LENGTHS, "images") if any(getattr(r, name) is not None for e in series for r in whole(e))
     ]
@@ -206,7 +206,7 @@ def lengths(series: Sequence[Evaluation], seed: int) -> Table | None:
 
 
 def by_tokens(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """Accuracy by quarters of the tokens that were written, and of visual tokens."""
+    """Tabulates accuracy by quarters of the written and of the visual tokens."""
 
     def lines() -> Iterator[Line]:
         for e in series:
@@ -230,8 +230,8 @@ def by_tokens(series: Sequence[Evaluation], seed: int) -> Table | None:
 
 
 def by_label(series: Sequence[Evaluation], field: str, seed: int) -> Table | None:
-    """Accuracy by the ``orientation`` or the ``difficulty`` of the question, task by task, and the mean of the groups.
-    None where the truth of no question has it, or it is the same for all."""
+    """Tabulates accuracy by the question's ``orientation`` or ``difficulty``, task by task, with the mean of the
+    groups. None if no truth has it, or all have the same."""
     known = [(e, [r for r in whole(e) if r.accuracy is not None and getattr(r, field) is not None]) for e in series]
     labels = sorted(
         {str(getattr(r, field)) for _, rows in known for r in rows}, key=lambda name: (name != "none", name)
@@ -258,13 +258,13 @@ def by_label(series: Sequence[Evaluation], field: str, seed: int) -> Table | Non
 
 
 def _outcomes(rows: Sequence[Row], seed: int) -> Line:
-    """Accuracy, mean number of calls, share with a call."""
+    """Tabulates accuracy, mean number of calls, and share with a call."""
     calls = _mean(rows, "calls", seed, share=False)
     return _mean(rows, "accuracy", seed), calls, _share(rows, lambda r: bool(r.calls), seed)
 
 
 def repeats(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """avg@k, pass@k, pass^k and maj@k by task, where questions were answered more than once. None elsewhere."""
+    """Tabulates avg@k, pass@k, pass^k and maj@k by task, for questions with several answers; None without one."""
 
     def lines() -> Iterator[Line]:
         known = [(e, [r for r in whole(e) if r.accuracy is not None]) for e in series]
@@ -293,7 +293,7 @@ def repeats(series: Sequence[Evaluation], seed: int) -> Table | None:
 
 
 def _repeated(asked: Mapping[str, Sequence[Row]], k: int, seed: int) -> Iterator[list[tuple[str, float]]]:
-    """The values of avg, pass@k, pass^k and maj@k of each question."""
+    """Returns the values of avg, pass@k, pass^k and maj@k of each question."""
     rights = {question: [float(r.accuracy == 1.0) for r in rows] for question, rows in asked.items()}
     yield [(question, sum(right) / len(right)) for question, right in rights.items()]
     for measure in (pass_at, pass_all):
@@ -302,7 +302,7 @@ def _repeated(asked: Mapping[str, Sequence[Row]], k: int, seed: int) -> Iterator
 
 
 def tables(series: Sequence[Evaluation], seed: int) -> Iterator[Table]:
-    """All tables of this file that have lines, in reading order."""
+    """Returns all tables of this file that have lines, in reading order."""
     found = (
         *(by_calls(series, seed), faithfulness(series, seed), histogram(series, seed)),
         *(operations(series, form, seed) for form in ("answer", "tool")),

@@ -19,11 +19,11 @@ from vtcli.store import disk
 from vtcli.store.images import ImageStore, image_file
 
 MAX_BYTES = 5_000_000
-"""Of a page with its trajectories inside. With more, they lie in ``pages/`` and ``images/`` beside it."""
+"""Bytes of a page with its trajectories inside. Beyond it they lie in ``pages/`` and ``images/`` beside the page."""
 
 
 def build(folder: Path, data: ReportData, images: ImageStore) -> tuple[Path, Path]:
-    """Write the report into ``folder``.
+    """Writes the report into ``folder``.
 
     Args:
         images: has the view of every image of ``data.shown``.
@@ -53,7 +53,7 @@ class InlineCards:
 
 
 def inline(found: Sequence[Scored], images: Images) -> InlineCards | None:
-    """The cards of a self-contained page and their pictures; None where they are too large for one."""
+    """Returns the cards of a self-contained page and their pictures, or None if they are too large for one page."""
     album, cards, spent = viewer.Album(images), list[viewer.Card](), 0
     for scored in found:
         card = viewer.card(scored, album)
@@ -70,7 +70,7 @@ def inline(found: Sequence[Scored], images: Images) -> InlineCards | None:
 
 
 def _kept(folder: Path, images: ImageStore) -> Callable[[str], Path | None]:
-    """Finds the file of an image in the report's folder, where it is put if need be."""
+    """Returns the file of an image in the report's folder, and copies it there if needed."""
 
     def find(sha: str) -> Path | None:
         place, source = image_file(folder / "images", sha), images.path(sha)
@@ -86,8 +86,8 @@ def _kept(folder: Path, images: ImageStore) -> Callable[[str], Path | None]:
 
 
 def html(data: ReportData, found: Sequence[Table], inside: InlineCards | None) -> str:
-    """The page; without ``inside`` it lists what ``pages.write`` wrote. Everything that a model or a data set wrote is
-    escaped by the template."""
+    """Returns the page; without ``inside`` it lists the pages of ``pages.write``. The template escapes all text of
+    models and data sets."""
     headline = [t for t in found if t.title in ("Before and after", "Paired differences")]
     curves = _curves(data)
     sections = [("result", "Result"), ("training", "Training"), ("tables", "Tables")]
@@ -111,7 +111,7 @@ def html(data: ReportData, found: Sequence[Table], inside: InlineCards | None) -
 
 
 def _figures(data: ReportData) -> list[Markup]:
-    """Accuracy, tool reward and calls of every model with their intervals."""
+    """Returns accuracy, tool reward and calls of every model with their intervals."""
     figures: list[Markup] = []
     for title, form, measure in tables.used_headlines(data.series, data.seed, tables.MAIN):
         lines = [(e.label, pick(tables.summaries_of(e, data.seed), form, measure)) for e in data.series]
@@ -125,7 +125,7 @@ def _curves(data: ReportData) -> list[Markup]:
 
 
 def markdown(data: ReportData, found: Sequence[Table]) -> str:
-    """The facts, all tables, the ends of the training curves, lineage and commands."""
+    """Returns the facts, all tables, the ends of the training curves, lineage and commands."""
     parts = [f"# {data.title}\n"]
     parts.append("\n".join(f"- {k}: {v}" for k, v in data.facts.items()) + "\n")
     parts.extend(f"{note}\n" for note in data.notes)

@@ -9,12 +9,12 @@ EMPTY = Cell("–", hint="not measured")
 
 
 def number(value: float) -> str:
-    """Three decimals for shares and rewards, one from ten up."""
+    """Formats three decimals for shares and rewards, one from ten up."""
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def estimate_cell(found: Estimate | None) -> Cell:
-    """Mean, interval, and what they rest on."""
+    """Shows the mean, its interval, and its denominator and method."""
     if found is None:
         return EMPTY
     seed = "" if found.seed is None else f", seed {found.seed}"
@@ -23,7 +23,7 @@ def estimate_cell(found: Estimate | None) -> Cell:
 
 
 def comparison_cell(found: Comparison | None) -> Cell:
-    """Difference, interval and p."""
+    """Shows the difference, its interval and p."""
     if found is None:
         return EMPTY
     bounds = "" if found.low is None or found.high is None else f"[{found.low:+.3f}, {found.high:+.3f}]\n"

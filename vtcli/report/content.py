@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """The rows of one model on the held-out questions. Compared by identity, as the rows are many."""
+    """The rows of one model on the held-out questions. Compared by identity, because the rows are many."""
 
     label: str  # "before", "after phase 1", ...
     source: str  # the model artifact, NAME:vN
@@ -43,7 +43,7 @@ class CurvePhase:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The training of the model, as far as it is known."""
+    """The training of the model, as far as its logs record it."""
 
     curves: tuple[Curve, ...] = ()
     phases: tuple[CurvePhase, ...] = ()
@@ -51,7 +51,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """``series`` is ordered from the first parent to the model that this report is about, which is last."""
+    """The content of a report. ``series`` runs from the first parent to the report's own model, which is last."""
 
     title: str
     facts: Mapping[str, str]  # what was evaluated: artifacts, seeds, engine, ...
@@ -60,7 +60,7 @@ class ReportData:
     series: Sequence[Evaluation]
     training: Training = field(default_factory=Training)
     shown: Sequence[Scored] = ()  # trajectories to browse, in the order of the list
-    measured: int = 0  # trajectories that there are; more than are shown: those are a seeded sample
+    measured: int = 0  # number of trajectories; if more than are shown, those are a seeded sample
     seed: int = 0  # of the resampling
     notes: Sequence[str] = field(default_factory=tuple[str, ...])
     extra: Sequence[Table] = ()  # of benchmarks, before the other tables
@@ -81,8 +81,8 @@ BOUNDS = ("_low", "_high")
 
 
 def read_training(points: Sequence[Mapping[str, object]]) -> Training:
-    """Curves and phase switches from a training log: one mapping a step with "step", optionally "phase", and numbers.
-    Drawn are ``CURVES`` and ``PARTS``.
+    """Returns curves and phase switches from a training log: one mapping a step with "step", optionally "phase", and
+    numbers. Draws ``CURVES`` and ``PARTS``.
 
     A missing or non-finite value is a gap, not zero.
     """
@@ -106,7 +106,7 @@ def read_training(points: Sequence[Mapping[str, object]]) -> Training:
 
 
 def outcome(scored: Scored) -> str:
-    """right | wrong | broken | unmeasured, for filters; a tool-form trajectory is right from a tool term of 0.5 up."""
+    """Returns right, wrong, broken or unmeasured; a tool-form trajectory is right from a tool term of 0.5 up."""
     if scored.trajectory.stop is Stop.BROKEN:
         return "broken"
     if scored.trajectory.sample.form == "tool":
@@ -119,8 +119,8 @@ def outcome(scored: Scored) -> str:
 
 
 def choose(found: Sequence[Scored], count: int | None, seed: int) -> tuple[Scored, ...]:
-    """Up to ``count`` trajectories to look at, spread evenly over form, task and outcome; the same for a seed. All of
-    them, in their order, for ``count`` None."""
+    """Returns up to ``count`` trajectories to look at, spread evenly over form, task and outcome, the same for one
+    seed; for ``count`` None all of them, in their order."""
     if count is None:
         return tuple(found)
     rng = np.random.default_rng(seed)

@@ -65,12 +65,12 @@ _TASK = re.compile(r"-(?:demo-)?(?:train|validation|test)-\d.*$")
 
 
 def kind_of(operation: str) -> str:
-    """An operation without its direction: ``rotate_90`` is ``rotate``."""
+    """Returns an operation without its direction: ``rotate_90`` is ``rotate``."""
     return operation.partition("_")[0]
 
 
 def written(text: str) -> set[str]:
-    """The operations that a turn's text asks for, by the names of tools and of functions in code."""
+    """Returns the operations in a turn's text, by the names of tools and of functions in code."""
     found = {name for name, pattern in _WRITTEN.items() if pattern.search(text)}
     for call in parse_calls(text):
         found |= {name for name, pattern in _TOOLS.items() if call.name and re.search(pattern, call.name)}
@@ -78,7 +78,7 @@ def written(text: str) -> set[str]:
 
 
 def demonstrated(lineage: Lineage) -> DemonstratedOperations | None:
-    """The operations of all demonstrations that an artifact descends from; None where it descends from none.
+    """Returns the operations of all demonstrations in an artifact's ancestry, or None without demonstrations.
 
     Raises:
         InputError: demonstrations whose files are damaged.
@@ -102,7 +102,7 @@ def _demos(lineage: Lineage) -> Iterator[tuple[str, Path]]:
 
 
 def _operations(folder: Path) -> Iterator[tuple[str, set[str]]]:
-    """The id and the operations of each demonstration that is trained on."""
+    """Yields the id and the operations of each demonstration that is trained on."""
     taught = folder / TAUGHT_FILE
     recorded = {one.id: one.values for one in records.read(taught, DemoSignals)} if taught.is_file() else {}
     for path in sorted(folder.glob("*train*.parquet")):
@@ -118,8 +118,8 @@ def _operations(folder: Path) -> Iterator[tuple[str, set[str]]]:
 
 
 def table(evaluation: Evaluation, demos: DemonstratedOperations | None, seed: int) -> Table | None:
-    """Operation by operation: the share of demonstrations and of trajectories that have it, and the accuracy with it.
-    None without demonstrations, or without a recorded operation."""
+    """Tabulates for each operation the share of demonstrations and of trajectories that have it, and the accuracy with
+    it. None without demonstrations, or without a recorded operation."""
     rows = [row for form in ("answer", "tool") for row in whole(evaluation, form)]
     names = Counter(name for row in rows for name in set(row.operations) if name != OTHER)
     if demos is None or not names:

@@ -114,7 +114,7 @@ ORIENTATIONS: Mapping[str, str] = {
 
 
 def orientation(benchmark: Benchmark) -> str | None:
-    """The one turn of all its images, ``UPRIGHT`` without a change; None for a benchmark with any other change."""
+    """Returns the single turn of all its images, ``UPRIGHT`` without a change; None for any other change."""
     change = benchmark.change
     if change is None:
         return UPRIGHT
@@ -134,7 +134,7 @@ def families(benchmarks: Mapping[str, Benchmark]) -> dict[str, dict[str, str]]:
 def table(
     run: BenchmarkRun, benchmarks: Mapping[str, Benchmark], measured: Mapping[str, BenchmarkResult], seed: int
 ) -> Table | None:
-    """Ours and every printed row, by the headline score over all answers. None without a benchmark in two
+    """Tabulates ours and every printed row, by the headline score over all answers; None without a benchmark in two
     orientations."""
 
     def lines() -> Iterator[tuple[Cell, ...]]:
@@ -165,13 +165,13 @@ def table(
 
 
 def _graded(name: str, benchmark: Benchmark, run: BenchmarkRun) -> list[tuple[str, GradedAnswer]]:
-    """Answers by the headline score, each with its row's key, which all orientations share."""
+    """Returns answers by the headline score, each with its row's key, which all orientations share."""
     outcomes = graded(benchmark, benchmark.scores[0], answered(name, run.found))
     return [(outcome.sample.removeprefix(f"{name}-"), outcome) for outcome in outcomes]
 
 
 def mean_of(groups: Sequence[Sequence[tuple[str, GradedAnswer]]], seed: int) -> Estimate:
-    """The mean of the groups' means. Rows with one key are one cluster, in whichever groups they are."""
+    """Returns the mean of the groups' means. Rows with one key are one cluster, in all groups."""
     found = macro({str(n): [(key, o.score) for key, o in rows] for n, rows in enumerate(groups)}, seed)
     assert found is not None  # no group is empty
     return found

@@ -1,6 +1,6 @@
-"""Trajectories of files as the viewer lists them. Files may still grow: a run under way is looked at by asking again.
+"""Trajectories of files as the viewer lists them. Files may still grow: the page asks again during a run.
 
-Only lists are held. A card is made from its record when somebody opens it.
+Memory has only the lists. A card is made from its record when somebody opens it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHA = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class ViewSource:
-    """A folder of trajectories. ``files`` are read now; ``live`` ones are looked for again each time."""
+    """A folder of trajectories. ``files`` are read once; ``live`` patterns are looked for again each time."""
 
     title: str
     folder: Path
@@ -50,11 +50,11 @@ class ViewSource:
     live: bool = False
 
     def found(self) -> tuple[Path, ...]:
-        """The files that there are."""
+        """Returns the existing files."""
         return _logs(self.folder) if self.live else self.files
 
     def image(self, sha: str) -> Path | None:
-        """The file of an image; None for a text that is no hash, and for a missing image."""
+        """Returns the file of an image; None for a text that is not a hash, and for a missing image."""
         if not _SHA.fullmatch(sha):
             return None
         steps = sorted(self.folder.glob("steps/[0-9]*"), reverse=True)  # of a run that keeps those of its newest steps
@@ -63,7 +63,7 @@ class ViewSource:
 
 
 def stored(store: ArtifactStore, given: str) -> ViewSource:
-    """The trajectories of an artifact, a folder or a JSONL file. Its other files are not read, so nothing is verified.
+    """Finds the trajectories of an artifact, a folder or a JSONL file. Reads no other file, so it verifies nothing.
 
     Raises:
         InputError: nothing is there, or no trajectories.
@@ -98,7 +98,7 @@ def _trajectories(folder: Path, what: str) -> tuple[Path, ...]:
 
 
 def under_way(home: Path, given: str | None) -> ViewSource:
-    """The work folder of a run: the one given, or that whose trajectories changed last.
+    """Returns the work folder of a run: the one given, or the one with the newest trajectories.
 
     Raises:
         InputError: no run has trajectories.
@@ -121,7 +121,7 @@ def _logs(folder: Path) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """RecordPlace of a record: the byte where its line begins, or its frame and the line in it."""
+    """The place of a record: the byte where its line begins, or its frame and the line in it."""
 
     file: Path
     start: int
@@ -131,7 +131,7 @@ class RecordPlace:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and which of its rollouts is meant, counted from 0: what models are compared by."""
+    """A question and the number of its rollout, from 0, by which models are compared."""
 
     sample: str
     form: str
@@ -161,7 +161,7 @@ class TrajectoryFeed:
         self._last: dict[Path, RecordPlace] = {}  # of each file: the record that was read last
 
     def told(self, run: int, after: int) -> dict[str, Any]:
-        """The news for the page: entries from ``after`` on, and the state of the whole.
+        """Returns the news for the page: entries from ``after`` on, and the state of the whole.
 
         Raises:
             InputError: a damaged file.
@@ -178,19 +178,19 @@ class TrajectoryFeed:
 
     @property
     def titles(self) -> list[str]:
-        """The names of the shown sources, this one's first."""
+        """Returns the names of the shown sources, this one's first."""
         return [self.source.title, *(other.source.title for other in self._others)]
 
     def image(self, sha: str) -> Path | None:
-        """The file of an image of any of them."""
+        """Returns the file of an image of any source."""
         sources = (self.source, *(other.source for other in self._others))
         return next((place for source in sources if (place := source.image(sha))), None)
 
     def body(self, number: int, run: int | None = None) -> str | None:
-        """The HTML of a card, those of other models beside it; None where there is no such trajectory, or no longer.
+        """Returns the HTML of a card with those of other models beside it; None without such a trajectory.
 
         Raises:
-            InputError: ``run`` is over, since a file was cut; or another record is in the place of this one.
+            InputError: ``run`` ended because a file was cut, or another record took the place of this one.
         """
         with self._guard:
             if run not in (None, self._run):
@@ -222,7 +222,7 @@ class TrajectoryFeed:
             return None if at is None else {"model": self.source.title, "outcome": self._entries[at]["outcome"]}
 
     def _number(self, question: Question) -> int | None:
-        """The number of this rollout of a question, or of the last one there is; None where it was not asked."""
+        """Returns the number of this rollout of a question, or of its last one; None for an unknown question."""
         known = self._rollouts.get((question.sample, question.form))
         return None if known is None else known[min(question.rollout, len(known) - 1)]
 
@@ -254,7 +254,7 @@ class TrajectoryFeed:
             return ""
 
     def _quiet_s(self) -> int | None:
-        """Whole seconds since a file changed; None without one."""
+        """Returns whole seconds since a file changed, or None without a file."""
         changed = [path.stat().st_mtime for path in self._ends if path.is_file()]
         return round(time.time() - max(changed)) if changed else None
 
@@ -290,7 +290,8 @@ class TrajectoryFeed:
 
 
 def _lines(path: Path, start: int) -> Iterator[tuple[RecordPlace, int, bytes]]:
-    """Whole lines from ``start`` on, each with its place and with where to read on: after a frame only at its end."""
+    """Yields whole lines from ``start`` on, each with its place and the next position: after a frame only at its
+    end."""
     with disk.checked(path, "read"), path.open("rb") as file:
         if path.suffix == compressed.ENDING:
             for place, end, content in compressed.placed(file, path, start):
@@ -307,7 +308,7 @@ def _lines(path: Path, start: int) -> Iterator[tuple[RecordPlace, int, bytes]]:
 
 
 def _line(place: RecordPlace) -> bytes:
-    """The line of a record. Raises ``InputError`` where it no longer is."""
+    """Returns the line of a record. Raises ``InputError`` if the file was cut or rewritten there."""
     with disk.checked(place.file, "read"), place.file.open("rb") as file:
         if place.file.suffix == compressed.ENDING:
             _, _, content = next(compressed.placed(file, place.file, place.start), (0, 0, b""))

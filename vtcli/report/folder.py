@@ -26,13 +26,13 @@ from vtcli.store.images import SAMPLED, ImageStore
 
 
 def save_trajectories(folder: Path, found: Sequence[Scored], images: ImageStore) -> None:
-    """Write all trajectories and copy every image that they refer to. Raises ``InputError`` for disk trouble."""
+    """Writes all trajectories and copies every image that they refer to. Raises ``InputError`` for disk trouble."""
     records.append(folder / "trajectories.jsonl", found)
     save_images(folder, (s.trajectory for s in found), images)
 
 
 def save_images(folder: Path, found: Iterable[Trajectory], images: ImageStore) -> None:
-    """Copy every image that the trajectories refer to. Raises ``InputError`` for disk trouble."""
+    """Copies every image that the trajectories refer to. Raises ``InputError`` for disk trouble."""
     for sha in sorted({sha for t in found for ref in t.images for sha in (ref.full, ref.view)}):
         source = images.path(sha)
         target = folder / "images" / source.relative_to(images.root)
@@ -42,7 +42,7 @@ def save_images(folder: Path, found: Iterable[Trajectory], images: ImageStore) -
 
 
 def save_series(folder: Path, series: Sequence[Evaluation], seed: int) -> None:
-    """Write the rows of every model and the metrics. Raises ``InputError`` for disk trouble."""
+    """Writes the rows of every model and the metrics. Raises ``InputError`` for disk trouble."""
     listed: list[dict[str, str]] = []
     for i, evaluation in enumerate(series):
         file = f"series/{i:02d}.jsonl"
@@ -54,7 +54,7 @@ def save_series(folder: Path, series: Sequence[Evaluation], seed: int) -> None:
 
 
 def load_series(folder: Path) -> tuple[Evaluation, ...]:
-    """Load what ``save_series`` wrote. Raises ``InputError`` for files that are missing or damaged."""
+    """Loads the series that ``save_series`` wrote. Raises ``InputError`` for missing or damaged files."""
     path = folder / "series.json"
     with disk.checked(path, "read"):
         data = path.read_bytes()
@@ -70,7 +70,7 @@ def load_series(folder: Path) -> tuple[Evaluation, ...]:
 
 
 def metrics(series: Sequence[Evaluation], seed: int) -> dict[str, Any]:
-    """Every summary of every model, and each model against the first and against the one before it."""
+    """Returns every summary of every model, and each model against the first and against the one before it."""
     models = [{"label": e.label, "source": e.source, "summaries": codec.encode(summaries_of(e, seed))} for e in series]
     pairs = sorted({(i, i + 1) for i in range(len(series) - 1)} | {(0, i) for i in range(1, len(series))})
     comparisons: list[dict[str, Any]] = []
@@ -88,8 +88,8 @@ def metrics(series: Sequence[Evaluation], seed: int) -> dict[str, Any]:
 
 
 def flat(summaries: Sequence[Summary]) -> dict[str, float]:
-    """For a tracker: ``answer.zoom.accuracy``, ``answer.zoom.broken``, ...; over all tasks (``answer.all.accuracy``)
-    with the mean's ``.low``, ``.high`` and ``.n``."""
+    """Returns figures for a tracker: ``answer.zoom.accuracy``, ``answer.zoom.broken``, …; over all tasks
+    (``answer.all.accuracy``) with the mean's ``.low``, ``.high`` and ``.n``."""
     values: dict[str, float] = {}
     for s in summaries:
         values[f"{s.form}.{s.task}.broken"] = float(s.broken)
@@ -114,7 +114,7 @@ def save_probe(
 
 
 def load_probe(folder: Path) -> effects.CausalResult | None:
-    """The figures of a report's probe; None without one. Raises ``InputError`` for a damaged file."""
+    """Returns the figures of a report's probe, or None without one. Raises ``InputError`` for a damaged file."""
     path = folder / "probe.json"
     if not path.is_file():
         return None
@@ -145,7 +145,7 @@ def load_training(model: Path) -> Training:
 
 
 def image_notes(model: Path) -> tuple[str, ...]:
-    """A note for a report on a model whose artifact holds the images of some of its trajectories only."""
+    """Returns a note for a report on a model whose artifact has only some of its trajectories' images."""
     path = model / "images" / SAMPLED
     if not path.is_file():
         return ()

@@ -57,5 +57,5 @@ def entry(scored: Scored) -> ListEntry:
 
 
 def text(scored: Scored) -> str:
-    """The first characters of what the policy wrote, for the search."""
+    """Returns the first characters that the policy wrote, for the search."""
     return "\n".join(turn.text for turn in scored.trajectory.policy_turns)[:SEARCHED]

@@ -28,7 +28,7 @@ _FOLDERS = re.compile(r"(?<![\w.])/(?:[^/\s,\[\]{}'\"]+/)+")
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
-    """The weights that training began with. ``licence`` is what the base's own card states."""
+    """The weights that training began with. ``licence`` is the one on the base's own card."""
 
     name: str
     licence: str = UNKNOWN
@@ -36,8 +36,8 @@ class BaseModel:
 
 
 def card(store: ArtifactStore, source: ModelSource, licence: str | None) -> str:
-    """The text of ``README.md``, with the header that the hub reads. ``licence`` None: the base's, where its card is
-    in the hub's cache."""
+    """Returns the text of ``README.md`` with the header that the hub reads. ``licence`` None: the base's, if its card
+    is in the hub's cache."""
     from huggingface_hub import ModelCardData
 
     assert source.artifact is not None
@@ -109,7 +109,7 @@ each of them before you pass this on.
 
 
 def base_model(tree: Lineage) -> BaseModel:
-    """The oldest model of a lineage and what it started from: a name of the hub, a folder, or nothing."""
+    """Returns the oldest model of a lineage and its start: a name of the hub, a folder, or nothing."""
     while parent := next((each for each in tree.parents if each.kind == "model"), None):
         tree = parent
     if tree.path is None:
@@ -131,7 +131,7 @@ def _licence(readme: Path) -> str:
 
     try:
         found = metadata_load(readme) or {}
-    except Exception:  # a card of anybody's: whatever it is, it states no licence
+    except Exception:  # a stranger's card may be anything; then it states no licence
         return UNKNOWN
     return str(found.get("license_name") or found.get("license") or UNKNOWN)
 
@@ -171,13 +171,13 @@ def _commands(tree: Lineage) -> Iterator[str]:
 
 
 def command(artifact: Artifact) -> str:
-    """The command that made an artifact, folders of this machine shortened to ``…/``."""
+    """Returns the command that made an artifact, with folders of this machine shortened to ``…/``."""
     words = [word for word in artifact.manifest.overrides if not word.startswith("home=")]
     return _FOLDERS.sub("…/", " ".join(["vtcli", artifact.manifest.stage, *words, f"name={artifact.name}"]))
 
 
 def _evaluations(store: ArtifactStore, model: Artifact, name: str) -> Iterator[tuple[Artifact, Evaluation]]:
-    """The reports of the store whose last model is ``name`` with exactly these weights."""
+    """Yields the store's reports on exactly these weights of the model ``name``."""
     for report in store.ls():
         if report.kind == "report" and any(p.digest == model.digest for p in report.manifest.parents):
             try:

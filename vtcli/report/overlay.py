@@ -13,10 +13,10 @@ DRAWN = ("points", "hline", "vline")
 
 
 def acted_on(result: CallResult, images: Sequence[ImageRef], known: int) -> int | None:
-    """The index of the image a call acted on: the parent of what it made, else what its arguments say.
+    """Returns the index of the image a call acted on: the parent of its image, or the one in its arguments.
 
-    ``known`` images existed before the call. None for an index that did not exist, and for code that names no image.
-    What that looked at is known only where the sandbox could check it, and then stands in the parent.
+    ``known`` images existed before the call. None for an index that did not exist, and for code that names no image,
+    because the image is known only if the sandbox could check it, and then it is the parent.
     """
     for index in result.images:
         parent = images[index].parent if index < len(images) else None
@@ -27,7 +27,7 @@ def acted_on(result: CallResult, images: Sequence[ImageRef], known: int) -> int 
 
 
 def draw_call(result: CallResult, images: Sequence[ImageRef], parent: int) -> str:
-    """The call's box, points or lines over its parent; what failed is drawn from its arguments, as far as they read."""
+    """Draws the call's box, points or lines over its parent; a failed call from its arguments, if they can be read."""
     ref = images[parent]
     done = [images[i].transform for i in result.images if i < len(images) and images[i].parent == parent]
     if done:
@@ -37,7 +37,7 @@ def draw_call(result: CallResult, images: Sequence[ImageRef], parent: int) -> st
 
 
 def transform_of(arguments: Mapping[str, Json]) -> dict[str, Json] | None:
-    """The operation that a call's arguments ask for; None where they cannot be read."""
+    """Returns the operation that a call's arguments ask for, or None if they cannot be read."""
     box = _numbers(arguments.get("bbox_2d"))
     if len(box) == 4:
         return {"op": "zoom", "box": box}
@@ -50,7 +50,7 @@ def transform_of(arguments: Mapping[str, Json]) -> dict[str, Json] | None:
 
 
 def draw(transform: Mapping[str, Json], ref: ImageRef, style: str) -> str:
-    """One operation as SVG, a light halo under the coloured stroke; "" for what cannot be drawn."""
+    """Draws one operation as SVG, a light halo under the coloured stroke; "" if it cannot be drawn."""
     shape = _shape(transform, ref)
     return f'<g class="{style}"><g class="halo">{shape}</g>{shape}</g>' if shape else ""
 
@@ -112,7 +112,7 @@ def draw_truth(sample: Sample) -> str:
 
 
 def same_frame(trajectory: Trajectory, index: int) -> bool:
-    """True if an image shows image 0's pixels at the same places, drawings aside."""
+    """Returns True if an image shows image 0's pixels at the same places, apart from drawings."""
     seen = 0
     while index != 0 and seen <= len(trajectory.images):
         ref, seen = trajectory.images[index], seen + 1
@@ -134,7 +134,7 @@ def _cross(x: float, y: float, r: float) -> str:
 
 
 def _numbers(value: Json) -> list[float]:
-    """The value as finite numbers of a drawable size; [] when any entry is none."""
+    """Returns the value as finite numbers of a drawable size, or [] if any entry is not one."""
     if not isinstance(value, list | tuple):
         return []
     items = cast("Iterable[Any]", value)

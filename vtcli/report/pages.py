@@ -22,7 +22,7 @@ LIST, TEXTS = "pages/list.js", "pages/texts.js"
 
 
 def write(folder: Path, found: Sequence[Scored], pictures: viewer.Pictures) -> None:
-    """Write the list, the texts that are searched, and every page. Raises ``InputError`` for disk trouble."""
+    """Writes the list, the searchable texts, and every page. Raises ``InputError`` for disk trouble."""
     shutil.rmtree(folder / "pages", ignore_errors=True)
     entries = [codec.encode(listing.entry(scored)) for scored in found]
     disk.write_atomic(folder / LIST, call("list", PAGE, entries))
@@ -53,6 +53,6 @@ def beside(cards: Sequence[tuple[str, viewer.Card | None]]) -> str:
 
 
 def call(name: str, *values: object) -> bytes:
-    """A script that calls a function of the viewer. ``values`` are JSON, which is JavaScript."""
+    """Returns a script that calls a function of the viewer. ``values`` are JSON, which JavaScript can read."""
     given = ",".join(json.dumps(value, separators=(",", ":")) for value in values)
     return f"vtcli.{name}({given})\n".encode()

@@ -41,7 +41,7 @@ PARTS = {
 
 
 def tables(plan: Plan) -> Iterator[Table | str]:
-    """The tables and lines of a plan for the terminal, in order."""
+    """Returns the tables and lines of a plan for the terminal, in order."""
     yield _head(plan)
     yield _memory(plan)
     yield _time(plan)
@@ -134,7 +134,7 @@ def _verdict(plan: Plan) -> str:
 
 
 def fit(plan: Plan) -> str:
-    """The cheapest layout as overrides on one line, what it costs, and the GPUs' memory by phase."""
+    """Returns the cheapest layout as overrides on one line, its cost, and the GPUs' memory by phase."""
     if plan.advice is None:
         return _verdict(plan)
     best = plan.then or plan

@@ -17,8 +17,8 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 12, 26, 26
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers that span [low, high]: steps of 1, 2 or 5 times a power of ten."""
-    if not high - low > 1e-9 * max(abs(low), abs(high), 1e-300):  # equal, but for rounding
+    """Returns round numbers that span [low, high]: steps of 1, 2 or 5 times a power of ten."""
+    if not high - low > 1e-9 * max(abs(low), abs(high), 1e-300):  # equal up to rounding, or NaN
         low, high = low - (abs(low) or 1.0) * 0.5, high + (abs(high) or 1.0) * 0.5
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
@@ -28,7 +28,7 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Mean over the last ``window`` values, fewer at the start."""
+    """Returns the mean over the last ``window`` values, fewer at the start."""
     return [float(np.mean(values[max(0, i - window + 1) : i + 1])) for i in range(len(values))]
 
 

@@ -23,7 +23,7 @@ WIDEST = 400
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``text`` is what matters, ``detail`` its interval, ``hint`` its denominator and method."""
+    """A cell: ``text`` in front, ``detail`` is its interval, ``hint`` its denominator and method."""
 
     text: str
     detail: str = ""
@@ -44,7 +44,7 @@ class Table:
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table; intervals beside their value, pipes and line breaks of labels escaped."""
+    """Returns a pipe table, intervals beside their value; escapes pipes and line breaks of labels."""
     lines = [[_plain(f"{c.text} {c.detail}".strip()) for c in line] for line in table.lines]
     head = [_plain(c) for c in table.columns]
     rule = ["---", *["--:"] * (len(head) - 1)]
@@ -87,14 +87,14 @@ def to_console(table: Table, *, plain: bool = False, width: int = WIDEST) -> Ric
 
 
 def _visible(table: Table) -> Table:
-    """The table with texts that cannot steer a terminal."""
+    """Returns the table without texts that could steer a terminal."""
     lines = [[replace(c, text=visible(c.text), detail=visible(c.detail)) for c in line] for line in table.lines]
     columns = tuple(visible(column) for column in table.columns)
     return Table(visible(table.title), visible(table.note), columns, tuple(tuple(line) for line in lines))
 
 
 def _widths(table: Table, room: int, *, break_words: bool = False) -> list[int] | None:
-    """The columns' widths in ``room`` characters. None where the longest words do not fit and may not be broken.
+    """Returns the columns' widths in ``room`` characters, or None if the longest words do not fit and must not break.
 
     Words and intervals stay whole as far as they can; the rest goes to the columns with most to wrap.
     """
@@ -121,7 +121,7 @@ def page_width() -> int:
 
 
 def print_all(parts: Iterable[Table | str], console: Console | None = None, piped_width: int = WIDEST) -> None:
-    """Print tables, and texts between them, on standard error; standard output carries results only.
+    """Prints tables, and texts between them, on standard error, because standard output carries only results.
 
     Tables wrap to the terminal's width. Without a terminal they are plain text, as wide as they need to be, and wrap
     at ``piped_width``.
@@ -145,7 +145,7 @@ def print_all(parts: Iterable[Table | str], console: Console | None = None, pipe
 
 
 def print_list(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    """Print a list on standard output: a table on a terminal, else one line a row with tabs between, and no head.
+    """Prints a list on standard output: a table on a terminal, else one line a row with tabs and no head.
 
     The second form is for ``cut`` and ``awk``.
     """

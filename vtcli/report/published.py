@@ -13,8 +13,8 @@ COLUMNS = ("benchmark", "figure", "score", "ours, %", "printed, %", "where", "wh
 
 
 def table(results: Mapping[str, BenchmarkResult], benchmarks: Mapping[str, Benchmark]) -> Table | None:
-    """One line for every figure and printed row; no difference is stated without what else differs. None without
-    results."""
+    """Tabulates a line for every figure and printed row; states no difference without the other differences. None
+    without results."""
     lines: list[tuple[Cell, ...]] = []
     for name, result in results.items():
         for figure, paper in beside(result, benchmarks[name]):
@@ -41,7 +41,7 @@ def percent(found: Estimate, answers: int) -> Cell:
 
 
 def _left_out(result: BenchmarkResult) -> str:
-    """Counts of answers that are in no figure, or wrong for want of an answer."""
+    """Counts answers that are in no figure, or wrong because they are missing."""
     whole = "" if result.expected in (None, result.questions) else f" of {result.expected}"
     counts = {
         "rollouts broke": result.broken,

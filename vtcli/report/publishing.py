@@ -31,7 +31,7 @@ def publish(store: ArtifactStore, ref: str, folder: Path, licence: str | None = 
     with new_folder(folder) as draft:
         for path in sorted([*source.path.iterdir(), *source.path.glob("adapter/*")]):
             name = path.relative_to(source.path)
-            if path.is_file() and path.suffix != ".jsonl" and path.name != "manifest.json":  # logs and lineage
+            if path.is_file() and path.suffix != ".jsonl" and path.name != "manifest.json":  # no logs, no lineage
                 (draft / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, draft / name)
         if (draft / ADAPTER_CONFIG).is_file():
@@ -41,7 +41,7 @@ def publish(store: ArtifactStore, ref: str, folder: Path, licence: str | None = 
 
 
 def _name_base(config: Path, base: str) -> None:
-    """Puts the base's public name where the adapter names a folder of this machine."""
+    """Replaces a folder of this machine in the adapter by the base's public name."""
     values = load_json(config.read_bytes())
     if Path(str(values.get("base_model_name_or_path"))).is_absolute():
         disk.write_atomic(config, json.dumps(values | {"base_model_name_or_path": base}, indent=2).encode())
@@ -64,7 +64,7 @@ def push(folder: Path, name: str, kind: str, *, public: bool) -> str:
         allowed = public or bool(api.repo_info(made.repo_id, repo_type=kind).private)
         if allowed:
             api.upload_folder(folder_path=folder, repo_id=made.repo_id, repo_type=kind, commit_message="vtcli export")
-    except Exception as error:  # the library raises its own kinds, those of HTTP and those of files
+    except Exception as error:  # the library raises types of its own, of HTTP and of files
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InputError(
             f"{name} was not uploaded to {api.endpoint}: {first[:300]}\n{folder} is whole. Where the hub is in "

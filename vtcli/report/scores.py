@@ -15,7 +15,7 @@ from vtcli.statistics.metrics import Estimate, estimate
 
 
 def summary(scores: Sequence[Score], seed: int) -> list[Table]:
-    """Per form a line for each task and for all of them: counts, the mean total with its interval, the mean parts."""
+    """Tabulates, by form, a line for each task and one for all: counts, mean total with interval, mean parts."""
     tables: list[Table] = []
     for form in sorted({s.trajectory.form for s in scores}):
         inside = [s for s in scores if s.trajectory.form == form]
@@ -83,8 +83,8 @@ def flat(scores: Sequence[Score], seed: int) -> dict[str, float]:
 
 
 def matrix_tables(found: Matrix, *, brief: bool = False) -> list[Table]:
-    """The recipes, per form how their rankings correlate, and where they disagree most; ``brief``: of each pair only
-    the trajectory that they rank furthest apart."""
+    """Tabulates the recipes, by form the correlation of their rankings, and their largest disagreements; ``brief``: of
+    each pair only the trajectory that they rank furthest apart."""
     by_form = {f: [p for p in found.pairs if p.form == f] for f in sorted({pair.form for pair in found.pairs})}
     tables = [_recipes(found.rows)]
     tables += [_correlations(found.rows, pairs, form) for form, pairs in by_form.items()]

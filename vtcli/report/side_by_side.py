@@ -58,7 +58,7 @@ def of_baseline(benchmarks: Mapping[str, Benchmark], baseline: Artifact, run: Be
 def table(
     pairs: Mapping[str, Sequence[FigurePair]], benchmarks: Mapping[str, Benchmark], before: str, after: str
 ) -> Table | None:
-    """One line a figure: both models, and after - before in points. None without a pair."""
+    """Tabulates a line for each figure: both models, and after - before in points; None without a pair."""
     lines = tuple(
         (
             Cell(benchmarks[name].title, head=True),

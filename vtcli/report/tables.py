@@ -58,7 +58,7 @@ def summaries_of(evaluation: Evaluation, seed: int) -> tuple[Summary, ...]:
 
 
 def progress(series: Sequence[Evaluation], seed: int, titles: Sequence[str] | None = None) -> Table | None:
-    """One line per model, the headline measures (``titles`` of them) with 95 % intervals; None without a model."""
+    """Tabulates a line for each model: headline measures (``titles``) with 95 % intervals; None without a model."""
     if not series:
         return None
     columns = used_headlines(series, seed, titles)
@@ -79,7 +79,7 @@ def progress(series: Sequence[Evaluation], seed: int, titles: Sequence[str] | No
 def used_headlines(
     series: Sequence[Evaluation], seed: int, titles: Sequence[str] | None = None
 ) -> list[tuple[str, str, str]]:
-    """The headline columns (of these ``titles``) that at least one model has a value for."""
+    """Returns the headline columns (of these ``titles``) for which at least one model has a value."""
     found = [summaries_of(e, seed) for e in series]
     wanted = [c for c in HEADLINES if titles is None or c[0] in titles]
     return [c for c in wanted if any(pick(t, c[1], c[2]) is not None for t in found)]

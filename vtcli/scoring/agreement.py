@@ -17,8 +17,8 @@ COMPARED = ("evidence", "answer_score", "consistency")
 
 @dataclass(frozen=True, slots=True)
 class SignalAgreement:
-    """Pairs of one signal. ``uneven`` trajectories differ in their number of steps and are left out. ``by_a`` and
-    ``by_b`` name the judges, where stored."""
+    """Pairs of one signal. ``uneven`` trajectories have different numbers of steps and are left out. ``by_a`` and
+    ``by_b`` name the judges, if stored."""
 
     signal: str
     agreement: Agreement
@@ -29,7 +29,7 @@ class SignalAgreement:
 
 @dataclass(frozen=True, slots=True)
 class JudgeComparison:
-    """Two inputs on the trajectories that both hold."""
+    """Two inputs on their common trajectories."""
 
     trajectories: int
     only_a: int
@@ -41,7 +41,7 @@ Judged = tuple[Sequence[Facts], Sequence[Signals]]
 
 
 def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> JudgeComparison:
-    """Pair the signals of two inputs. From the default, ``COMPARED``, signals that one input lacks are left out.
+    """Pairs the signals of two inputs. Of the default, ``COMPARED``, signals that one input lacks are left out.
 
     Raises:
         InputError: the inputs share no trajectory or no signal, or the signal is not a judge's.
@@ -91,7 +91,7 @@ def _sides(both: Sequence[tuple[Facts, Mapping[str, Any], Mapping[str, Any]]]) -
 
 
 def _values(name: str, values: Mapping[str, Any]) -> list[float | None] | None:
-    """Values by step, or a single one; None where the question has none or it was not measured."""
+    """Returns values by step, or a single one; None if the question has none or it was not measured."""
     value = values.get(name)
     if value is None:
         return [None] if name in (values.get("unjudged") or ()) else None

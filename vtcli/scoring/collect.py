@@ -50,7 +50,7 @@ class SignalSet:
 async def collect(
     source: TrajectorySource, kinds: Sequence[SignalSet], how: How
 ) -> tuple[list[Facts], list[list[Signals]]]:
-    """Collect the facts of every trajectory and, for each of ``kinds``, its stored signals with the missing ones added.
+    """Collects the facts of every trajectory and, for each of ``kinds``, its stored signals plus missing ones.
 
     Raises:
         EngineError: a judge is gone, or gives too few verdicts.

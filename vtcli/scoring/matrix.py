@@ -23,8 +23,8 @@ FACTS = ("id", "sample", "task", "form")
 
 @dataclass(frozen=True, slots=True)
 class RecipeTotals:
-    """The totals of one recipe in stored order; None without a total. ``reasons`` counts the missing ones by reason.
-    ``problem`` is the reason why the recipe scores nothing at all."""
+    """The totals of one recipe in stored order; None without a total. ``reasons`` counts those by reason. ``problem``
+    is the reason why the recipe scores nothing at all."""
 
     recipe: str
     totals: tuple[float | None, ...]
@@ -38,14 +38,14 @@ class RecipeTotals:
 
 
 def row(recipe: str, forms: Mapping[str, str], scores: Sequence[Score]) -> RecipeTotals:
-    """Totals from scores in stored order. Without any total, ``problem`` is the most frequent reason."""
+    """Returns totals from scores in stored order. Without any total, ``problem`` is the most frequent reason."""
     reasons = Counter(score.reason for score in scores if score.reason is not None)
     problem = None if any(s.total is not None for s in scores) or not reasons else reasons.most_common(1)[0][0]
     return RecipeTotals(recipe, tuple(s.total for s in scores), dict(forms), dict(reasons.most_common()), problem)
 
 
 def require_some(rows: Sequence[RecipeTotals]) -> None:
-    """Refuse a matrix in which no recipe scores any trajectory: a ``ConfigError`` with every reason."""
+    """Raises ``ConfigError`` with every reason if no recipe scores any trajectory."""
     if any(row.scored for row in rows):
         return
     recipes: dict[str, list[str]] = {}
@@ -82,9 +82,9 @@ class Pair:
 
 
 def compare(found: Sequence[Facts], rows: Sequence[RecipeTotals], shown: int, seed: int) -> tuple[Pair, ...]:
-    """Compare every pair of recipes with common trajectories, form by form, with ``shown`` cases in each direction."""
+    """Compares every pair of recipes with common trajectories, form by form, with ``shown`` cases in each direction."""
     pairs: list[Pair] = []
-    # by form, because a recipe may score the forms by rewards of two phases, whose totals do not compare
+    # By form, because a recipe may score the forms by rewards of two phases, whose totals are not comparable.
     for form in sorted({facts.form for facts in found}):
         inside = [i for i, facts in enumerate(found) if facts.form == form]
         facts = [found[i] for i in inside]
@@ -111,21 +111,21 @@ class Matrix:
 
 
 def save(folder: Path, found: Sequence[Facts], matrix: Matrix) -> None:
-    """Write ``matrix.parquet``, a row per trajectory and a column of totals per recipe, and ``matrix.json`` with all
-    the rest."""
+    """Writes ``matrix.parquet``, a row per trajectory and a column of totals per recipe, and ``matrix.json`` with the
+    rest."""
     columns: dict[str, pa.Array] = {
         name: pa.array([getattr(facts, name) for facts in found], pa.string()) for name in FACTS
     }
     columns |= {row.recipe: pa.array(row.totals, pa.float64()) for row in matrix.rows}
     with disk.checked(folder, "write the matrix to"):
         pq.write_table(pa.table(columns), folder / "matrix.parquet", compression="zstd")
-    # totals are columns of the table; JSON would repeat each of them as text
+    # Totals are columns of the table, because JSON would repeat each of them as text.
     light = replace(matrix, rows=tuple(replace(row, totals=()) for row in matrix.rows))
     disk.write_atomic(folder / "matrix.json", json.dumps(codec.encode(light), indent=1).encode())
 
 
 def load(folder: Path) -> Matrix:
-    """Load the matrix that ``save`` wrote, from a verified artifact."""
+    """Loads the matrix that ``save`` wrote, from a verified artifact."""
     with disk.checked(folder, "read the matrix in"):
         light = codec.decode(Matrix, json.loads((folder / "matrix.json").read_bytes()))
         table = pq.read_table(folder / "matrix.parquet")

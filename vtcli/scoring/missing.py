@@ -26,7 +26,7 @@ Reads = Callable[[Facts, Signals], set[str]]
 
 
 def needs_judge(signal: Signal) -> bool:
-    """True for a signal that always needs a judge. A signal that tries rules first does not count."""
+    """Returns True for a signal that always needs a judge, False for a signal that tries rules first."""
     parameter = inspect.signature(cast("Callable[..., Any]", signal)).parameters.get("judge")
     return parameter is not None and parameter.default is parameter.empty
 
@@ -58,7 +58,7 @@ class Completer:
         self._names.update({name: names for name, signal in self.signals.items() if (names := names_of(signal))})
 
     def is_complete(self, stored: Signals, trajectory: Trajectory | None) -> bool:
-        """True if no signal has to be measured, and no claim may have to be tested."""
+        """True if no signal is missing, and no claim may need a test."""
         if trajectory is None or self.measure == "never":
             return not any(self._lacks(name, stored.values) for name in self.again)
         if self.claims is not None and (open_claims(trajectory) or lacks_picture(trajectory)):
@@ -66,7 +66,7 @@ class Completer:
         return not any(self._lacks(name, stored.values) for name in self.signals)
 
     async def complete(self, facts: Facts, stored: Signals, trajectory: Trajectory | None) -> Signals:
-        """Measure the missing signals of one trajectory. Raises ``InputError`` if ``again`` is set and the trajectory
+        """Measures the missing signals of one trajectory. Raises ``InputError`` if ``again`` is set and the trajectory
         itself is not stored."""
         if trajectory is None and self.again:
             raise InputError(
@@ -88,7 +88,7 @@ class Completer:
             if not now:
                 break
             if claims is not None:
-                trajectory = await claims.before(trajectory)  # the judge may look at what code showed
+                trajectory = await claims.before(trajectory)  # first, because the judge may look at images of code
             found, more = await self._measured(found, trajectory, now)
             asked = asked or more
             open_ones -= set(now)
@@ -111,7 +111,7 @@ class Completer:
         return not names - OPTIONAL <= stored.keys() or not names.isdisjoint(unjudged)
 
     async def _measured(self, stored: Signals, trajectory: Trajectory, names: Collection[str]) -> tuple[Signals, bool]:
-        """The signals with those of ``names``, and whether a judge was asked for one."""
+        """Returns the signals with those of ``names``, and whether a judge was asked for one."""
         values, asked = dict(stored.values), False
         for name in names:
             measured = await self.signals[name](trajectory)
@@ -126,7 +126,7 @@ class Completer:
 
 
 def _merge(values: dict[str, Any], measured: Mapping[str, Any], own: Collection[str], *, replace: bool) -> None:
-    """Merge ``measured`` into ``values``. Present values stay, unless they are to be replaced or were not judged."""
+    """Merges ``measured`` into ``values``. Present values stay, unless they must be replaced or have no verdict."""
     unjudged: set[str] = set(values.get("unjudged") or ())
     redone = replace or not unjudged.isdisjoint(own)
     new = {key for key in own if redone or key not in values}

@@ -35,8 +35,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one stored trajectory by one reward. ``reason``: why the total is None. ``group`` counts from 0
-    in stored order. ``reward`` names the recipe's phase."""
+    """The score of one stored trajectory by one reward. ``reason`` explains a total of None. ``group`` counts from 0 in
+    stored order. ``reward`` names the recipe's phase."""
 
     trajectory: Facts
     group: int
@@ -68,13 +68,13 @@ class TrajectorySource:
         return [] if self.artifact is None else [self.artifact]
 
     def origin(self) -> dict[str, Any]:
-        """For a manifest."""
+        """Returns the input's identity for a manifest."""
         files = [path.name for path in self.files]
         return {"name": self.name, "files": files, "digest": self.digest, "group_size": self.group_size}
 
 
 def find(store: ArtifactStore, given: str) -> TrajectorySource:
-    """Find trajectories by artifact (``NAME:vN``, ``NAME@latest``, its folder), by JSONL file, or by a folder with
+    """Finds trajectories by artifact (``NAME:vN``, ``NAME@latest``, its folder), by JSONL file, or by a folder with
     some.
 
     Raises:
@@ -105,7 +105,7 @@ def _resolve(store: ArtifactStore, given: str) -> Artifact:
 
 
 def trajectory_files(folder: Path, what: str) -> tuple[Path, ...]:
-    """The files of an input: ``scores.jsonl`` alone, or the trajectories of every rank in order."""
+    """Returns the files of an input: only ``scores.jsonl``, or the trajectories of every rank in order."""
     if (folder / SCORES).is_file():
         return (folder / SCORES,)
     pattern = re.compile(r"trajectories(?:-(\d+))?\.jsonl(\.zst)?")
@@ -117,14 +117,14 @@ def trajectory_files(folder: Path, what: str) -> tuple[Path, ...]:
 
 
 def trajectories(store: ArtifactStore, source: TrajectorySource) -> TrajectorySource:
-    """The input itself, or the trajectories that its scores were made of, beside them or in ``store``. Raises
-    ``InputError`` if that was no artifact, or is another one now."""
+    """Returns the input itself, or the trajectories behind its scores, beside them or in ``store``. Raises
+    ``InputError`` if those were not an artifact, or have changed."""
     if source.files[0].name != SCORES:
         return source
     if source.artifact is None or not source.artifact.manifest.parents:
         raise InputError(f"{source.name} holds scores. Give the trajectories that they were made of.")
     parent = source.artifact.manifest.parents[0]
-    # the store that the scores lie in comes first: NAME:vN of another store may be something else
+    # The store of the scores comes first, because NAME:vN may be something else in another store.
     beside = source.artifact.path.parent.parent / parent.ref.replace(":", "/")
     found = find(store, str(beside) if beside.is_dir() else parent.ref)
     if found.digest != parent.digest:
@@ -136,7 +136,7 @@ def trajectories(store: ArtifactStore, source: TrajectorySource) -> TrajectorySo
 
 
 def _group_size(artifact: Artifact) -> int | None:
-    """The group size that ``rl``, ``eval`` or an earlier scoring recorded."""
+    """Returns the group size that ``rl``, ``eval`` or an earlier scoring recorded."""
     stage, config = artifact.manifest.stage, artifact.manifest.config
     section = config.get("input" if stage == "judge" else stage) or {}
     size = section.get("group_size", section.get("samples_per_question"))  # its name in evaluations of 0.1.0
@@ -144,7 +144,7 @@ def _group_size(artifact: Artifact) -> int | None:
 
 
 def read(source: TrajectorySource) -> Iterator[tuple[Facts, Signals, Trajectory | None]]:
-    """Read the trajectories in stored order, one at a time. Records of an earlier scoring have signals and no
+    """Reads the trajectories in stored order, one at a time. Records of an earlier scoring have signals and no
     trajectory. A torn last line is left out and reported on standard error.
 
     Raises:
@@ -178,12 +178,12 @@ def _of(record: Scored | Trajectory | Score) -> tuple[Facts, Signals, Trajectory
 
 
 def groups(found: Sequence[Facts], size: int | None) -> list[list[int]]:
-    """Indices of each group's trajectories: groups by their first member, members in stored order.
+    """Returns indices of each group's trajectories: groups by their first member, members in stored order.
 
     Members share sample, form and policy version: the rollouts of a question under one set of weights. A sample that
     one step drew twice is two groups: with ``size``, a new group begins after so many members.
     """
-    # several epochs ask a question again, with other weights: the version keeps their rollouts apart
+    # Several epochs ask a question again, with other weights: the version separates their rollouts.
     piles: dict[tuple[str, str, int | None], list[int]] = {}
     for question, run in itertools.groupby(range(len(found)), lambda i: (found[i].sample, found[i].form)):
         members = list(run)
@@ -194,7 +194,7 @@ def groups(found: Sequence[Facts], size: int | None) -> list[list[int]]:
 
 
 def _versions(run: Sequence[int | None]) -> list[int | None]:
-    """Versions with gaps filled: a rollout that broke before its first turn takes the version before it; the first ones
-    take the next."""
+    """Fills gaps in versions: a rollout that broke before its first turn takes the version before it, the first ones
+    the next."""
     last = next((version for version in run if version is not None), None)
     return [last := version if version is not None else last for version in run]

@@ -29,13 +29,13 @@ class FormReward:
 
 
 def rewards_of(rl: Mapping[str, Any], phase: str | None = None) -> dict[str, FormReward]:
-    """The reward that a recipe ends with, by form: that of the last phase with questions of the form.
+    """Returns the reward that a recipe ends with, by form: of the last phase with questions of that form.
 
     ToolsRL: form "tool" by its stage 1, form "answer" by its stage 2. A form without a phase has no reward. ``phase``
     names the only phase to use.
 
     Raises:
-        ConfigError: there are no phases (no recipe, or one without a reward), or none of that name.
+        ConfigError: no phases (no recipe, or one without a reward), or none of that name.
     """
     phases = rl.get("phases")
     if not isinstance(phases, list) or not phases:
@@ -55,8 +55,8 @@ def rewards_of(rl: Mapping[str, Any], phase: str | None = None) -> dict[str, For
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """Applies a recipe's rewards to groups. ``strict``: a reward that cannot be computed ends the run. Otherwise its
-    group has no verdict and the reason."""
+    """Applies a recipe's rewards to groups. ``strict``: a reward that cannot be computed ends the run; otherwise its
+    group has the reason instead of verdicts."""
 
     rewards: Mapping[str, FormReward]
     signals: Mapping[str, Signal]  # of the configuration, for the message about a missing one
@@ -65,7 +65,7 @@ class Scorer:
     def score(
         self, found: Sequence[Facts], signals: Sequence[Signals], groups: Sequence[Sequence[int]]
     ) -> Iterator[Score]:
-        """Scores of all trajectories, group by group."""
+        """Yields the scores of all trajectories, group by group."""
         for number, members in enumerate(groups):
             first = found[members[0]]
             chosen = self.rewards.get(first.form)
@@ -80,8 +80,8 @@ class Scorer:
                 yield Score(found[i], number, chosen.name if chosen else None, value, verdict, reason)
 
     def wants(self, facts: Facts, signals: Signals) -> set[str]:
-        """Signals that the reward needs and does not find, or without which it has no total: a judge may be worth
-        asking."""
+        """Returns signals that the reward needs and does not find, or without which it has no total: a judge may supply
+        them."""
         chosen = self.rewards.get(facts.form)
         if chosen is None:
             return set()
@@ -94,7 +94,7 @@ class Scorer:
         return set(signals.values.get("unjudged") or ()) if verdict and verdict.total is None else set()
 
     def reads(self, facts: Facts, signals: Signals) -> set[str]:
-        """Signals that the reward reads for this trajectory, as far as it gets."""
+        """Returns signals that the reward reads for this trajectory, up to its first error."""
         chosen = self.rewards.get(facts.form)
         log: set[str] = set()
         if chosen is not None:
@@ -105,7 +105,7 @@ class Scorer:
     def _apply(
         self, chosen: FormReward, values: Sequence[Signals], first: Facts
     ) -> tuple[list[Verdict | None], str | None]:
-        """The verdicts of a group. If one fails, all members have none, and the reason."""
+        """Returns the verdicts of a group. If one fails, all members have none, and the reason."""
         try:
             said = verdicts(chosen.reward, values)
             for verdict in said:
@@ -125,7 +125,7 @@ class Scorer:
         return [None] * len(values), str(problem)
 
     def _advice(self, problem: str, values: Sequence[Signals]) -> str:
-        """Advice on measuring the signals that a reward's message names in quotes."""
+        """Returns advice on measuring the signals that a reward's message names in quotes."""
         lines: list[str] = []
         for name in sorted(_quoted(problem)):
             by = [signal for signal, function in self.signals.items() if name in names_of(function)]
@@ -146,7 +146,7 @@ def _quoted(problem: str) -> set[str]:
 
 
 def _reason(signals: Signals) -> str:
-    """The reason why a reward gave no verdict, or one without total."""
+    """Returns why a reward gave no verdict, or one without total."""
     if signals.values.get("stop") == "broken":
         return "broken"
     unjudged = signals.values.get("unjudged") or ()
@@ -155,5 +155,5 @@ def _reason(signals: Signals) -> str:
 
 
 def nodes(rewards: Mapping[str, FormReward]) -> dict[str, Any]:
-    """The rewards by form with their values, for a manifest."""
+    """Returns the rewards by form with their values, for a manifest."""
     return {form: {"phase": found.name, "reward": dict(found.node)} for form, found in sorted(rewards.items())}
