@@ -44,6 +44,16 @@ def merge_marks(tree: Tree) -> Iterator[Violation]:
                 yield Violation(place, "a side of a merge")
 
 
+def joined_lines(tree: Tree) -> Iterator[Violation]:
+    """No heading runs into a table, and no running text holds a block whose lines were joined."""
+    for page in tree.pages:
+        blanked = _FENCE.sub(lambda found: re.sub(r"[^\n]", "", found[0]), tree.text(page))
+        for number, line in enumerate(blanked.splitlines(), 1):
+            prose = not line.startswith(("    ", "|"))
+            if re.match(r"#+ .*\|", line) or (prose and re.search(r"\S {3,}\S", line)):
+                yield Violation(f"{tree.name(page)}:{number}", "lines that were joined: a table or a block has its own")
+
+
 def anchor(heading: str) -> str:
     """GitHub's anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
@@ -214,6 +224,7 @@ def dockerfile(tree: Tree) -> Iterator[Violation]:
 
 RULES: tuple[Rule, ...] = (
     merge_marks,
+    joined_lines,
     links_and_paths,
     long_lines,
     names_of_commands,

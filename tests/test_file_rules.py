@@ -18,7 +18,7 @@ FILES = {
 | {"x" * 121} |
 """,
     "docs/page.md": f"# A page\n<<<<<<< ours\n{'x' * 121}\n| {'x' * 121} |\n`vtcli eval benchmark=gone`\n",
-    "docs/families.md": f"| {'x' * 121} |\n",
+    "docs/families.md": f"| {'x' * 121} |\n# Files| a | b |\nAgain:    make x\n\n    make x    # right\n",
     "docs/long.md": "word\n" * 1501,
     "docs/papers/toolsrl.md": "no table\n",
     "vtcli/room/__init__.py": '"""What is here."""\n',
@@ -86,6 +86,8 @@ EXPECTED = (
     "vtcli/room/utils.py:3: dialect: whose, twice a sentence",
     "vtcli/room/utils.py:16: dialect: mended",
     "docs/page.md:2: a side of a merge",
+    "docs/families.md:2: lines that were joined",
+    "docs/families.md:3: lines that were joined",
     "README.md:2: the link docs/gone.md leads to no file",
     "README.md:2: the link docs/page.md#gone leads to no heading",
     "README.md:2: docs/gone.md does not exist",
