@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from cases import each_case
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Optim
 from vtcli.algo.select import filter_and_rank
-from vtcli.config.binding import AGENT, SECTION_OF, bind, convert
+from vtcli.config.binding import AGENT, SECTION_OF, TARGET, bind, convert
+from vtcli.data.importers import rows
 from vtcli.engines.policies import Engine
+from vtcli.errors import ConfigError
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.session.agent import Agent
 
@@ -90,6 +93,46 @@ def test_a_choice_that_is_the_default_says_what_the_dataclass_says(file: str, ki
     both = stated_twice(kind, yaml.safe_load((CONF_FOLDER / f"{file}.yaml").read_text()))
     differ = {key: values for key, values in both.items() if values[0] != values[1] and key not in OWN}
     assert len(both) > 1 and not differ, f"{file}: (dataclass, file) differ: {differ}"
+
+
+def targets(value: Any) -> Iterator[dict[str, Any]]:
+    """The nodes of a file that name a function, nested ones included."""
+    if isinstance(value, dict):
+        if TARGET in value:
+            yield value
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from targets(inner)
+
+
+FILES = sorted(str(path.relative_to(CONF_FOLDER)) for path in CONF_FOLDER.rglob("*.yaml"))
+
+
+def faults(nodes: Iterator[dict[str, Any]]) -> list[str]:
+    """Keywords of nodes that their function does not have, and ways to read rows that there are not."""
+    found: list[str] = []
+    for node in nodes:
+        keywords = {key: value for key, value in node.items() if key not in (TARGET, "defaults")}  # Hydra's
+        module, _, name = node[TARGET].rpartition(".")
+        try:
+            inspect.signature(getattr(importlib.import_module(module), name)).bind_partial(**keywords)
+            if module == rows.__name__:
+                rows.check_spelling(*(keywords.get(key) for key in ("row", "columns", "reading")))
+        except (TypeError, ConfigError) as problem:
+            found.append(f"{node[TARGET]}: {problem}")
+    return found
+
+
+def test_every_keyword_of_a_node_is_a_parameter_of_its_function() -> None:
+    nodes = {file: list(targets(yaml.safe_load((CONF_FOLDER / file).read_text()))) for file in FILES}
+    assert sum(map(len, nodes.values())) > 150
+    assert {file: wrong for file, found in nodes.items() if (wrong := faults(iter(found)))} == {}
+
+
+@each_case("given", [{"preset": "verl"}, {"row": "verll"}, {"columns": {"qestion": "q"}}, {"reading": {"takes": {}}}])
+def test_a_keyword_that_there_is_not_is_found(given: dict[str, Any]) -> None:
+    node = {TARGET: "vtcli.data.importers.rows.generate", "path": "x", "name": "own", **given}
+    assert len(faults(targets({"tasks": [{"generate": node}]}))) == 1
 
 
 def test_the_default_selection_is_the_functions_own() -> None:
