@@ -488,6 +488,9 @@ def test_mistakes_in_how_rows_are_read_are_named(tmp_path: Path) -> None:
         "reading.take.train: [-1, 2] begins before row 0": lambda: read_reading('{"take": {"train": [-1, 2]}}'),
         "has no parameter 'preset'. It is row: NAME now": lambda: bind({**node, "preset": "verl"}),
         "has no parameter 'mapping'. It is columns: {question: NAME": lambda: bind({**node, "mapping": {}}),
+        "no parameter 'mapping'. Did you mean 'mappings'": lambda: bind(
+            {"_target_": f"{__name__}.own_plug", "mapping": {}}
+        ),
     }
     found: dict[str, str] = {}
     for said, look in wrong.items():
@@ -514,6 +517,10 @@ def test_rows_may_be_lists_and_images_numbers(tmp_path: Path) -> None:
     assert [path.name for path in named] == ["train.json", "2.png", "0.png"]
 
 
+def own_plug(mappings: Any = None) -> None:
+    """A plug of somebody else's."""
+
+
 def own_row(record: fields.Record, scale: int = 1) -> SetRow:
     """A set of somebody else's in a few lines."""
     if record["skip"]:
@@ -533,3 +540,11 @@ def test_a_set_is_a_function_of_somebody_elses(tmp_path: Path) -> None:
             with pytest.raises(RowProblem, match=f"row {number} of .*train.jsonl") as found:
                 read(path, number, row=row)
             assert found.value.reason == reason
+
+
+@each_case(("given", "kind"), [({"question": "q?"}, "dict"), (None, "NoneType"), ([], "list")])
+def test_a_function_that_returns_no_row_is_named(tmp_path: Path, given: Any, kind: str) -> None:
+    path = jsonl(tmp_path, [{"q": "q?"}])
+    for reading in (None, {"unwrap": True}):
+        with pytest.raises(RowProblem, match=f"row 0 of .*: its function returned {kind}, expected SetRow"):
+            read(path, row=lambda _: given, reading=reading)

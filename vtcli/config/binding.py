@@ -75,7 +75,7 @@ RENAMED_PARAMETERS: Mapping[str, str] = {
     "preset": "row: NAME",
     "mapping": "columns: {question: NAME, …} and reading: {take: …, split: …, root: …, …} (docs/upgrading.md)",
 }
-"""The same for parameters of functions that a configuration names."""
+"""The same for parameters of functions of ``vtcli.data.importers`` that a configuration names."""
 
 
 SECTION_OF: Mapping[str, str] = {"judge": "scoring"}
@@ -224,7 +224,8 @@ def bind(node: Mapping[str, Any], where: str = "") -> functools.partial[Any]:
             continue
         here = _join(where, str(key))
         if key not in named and not open_ended:
-            now = f" It is {RENAMED_PARAMETERS[str(key)]} now." if key in RENAMED_PARAMETERS else ""
+            had = RENAMED_PARAMETERS.get(str(key)) if path.startswith("vtcli.data.importers.") else None
+            now = f" It is {had} now." if had else ""
             raise KeyProblem(here, f"{path} has no parameter {key!r}.{now or nearest(str(key), named)}")
         keywords[key] = convert(_bind_nested(value, here), hints.get(key, Any), here)
     return functools.partial(function, **keywords)

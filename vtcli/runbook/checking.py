@@ -106,7 +106,7 @@ def lack(data: Data, rl: Mapping[str, Any], *, held_out: bool) -> str | None:
     the values of its command. ``held_out``: evaluations ask the test rows."""
     tasks = {name: task for name, task in data.tasks.items() if "answer" in task.forms}
     if held_out and all(task.test == 0 for task in tasks.values()):
-        return "no task has test rows, and evaluations ask them without BENCHMARKS=: give test, or mapping.take"
+        return "no task has test rows, and evaluations ask them without BENCHMARKS=: give test, or reading.take"
     for name, task in tasks.items():
         if (truth := first_truth(task)) is None:
             continue
@@ -150,7 +150,7 @@ def _unsaid(truth: Mapping[str, Json], reward: Mapping[str, Any], signals: Mappi
     """Returns the fact that a reward needs and a row's truth lacks, with the columns that supply it, or None."""
     name = str(reward["_target_"]).rpartition(".")[2]
     if name == "strategic" and code.required(truth) is None:
-        return "which operations it needs: required ([] for none), boxes or mapping.applied"
+        return "which operations it needs: required ([] for none), or boxes"
     searches = (signals.get("code") or {}).get("searches") or ()
     assumed = (reward.get("steps") or {}).get("assume_search")
     if name == "tapo" and assumed is None and code.search(truth, searches) is None:

@@ -85,7 +85,15 @@ class Rows:
         """A record in the words of docs/data.md. Raises ``RowProblem`` where the set's function cannot use it."""
         try:
             values = {**named(record, self.columns), **self.reading.conventions}
-            return changed(self.function(record), values) if self.function else SetRow(**values)
+            if self.function is None:
+                return SetRow(**values)
+            found: object = self.function(record)
+            if not isinstance(found, SetRow):
+                raise UnusableRow(
+                    "a function that returns no row",
+                    f": its function returned {type(found).__name__}, expected SetRow (docs/sets.md).",
+                )
+            return changed(found, values)
         except UnusableRow as problem:
             raise RowProblem(place, problem.reason, f"{place}{problem.text}") from problem
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
