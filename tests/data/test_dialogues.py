@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from vtcli.data.importers import texts
 from vtcli.data.importers.dialogues import Dialogue
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.rows import generate
+from vtcli.data.sets.row import SetRow
 from vtcli.envs.card import EnvCard, EnvInputs, read_card
 from vtcli.envs.demonstrate import MemoryImages
 from vtcli.envs.imitate import NO_RUNNER, imported_messages
@@ -332,7 +333,7 @@ def test_calls_that_are_no_json_are_a_bad_row(tmp_path: Path) -> None:
 
 def test_an_assistant_that_says_nothing_is_a_bad_row(tmp_path: Path) -> None:
     talk = [*codevision()["conversations"][:3], {"from": "gpt", "value": " \n"}]
-    with pytest.raises(RowProblem, match="a turn of the assistant says nothing"):
+    with pytest.raises(RowProblem, match="a turn of the assistant has neither text nor a call"):
         dialogue(tmp_path, codevision(conversations=talk), "sharegpt")
 
 
@@ -343,6 +344,22 @@ def test_swifts_places_of_objects_are_no_text(tmp_path: Path) -> None:
         dialogue(tmp_path, row, "swift")
     with pytest.raises(RowProblem, match="which its trainer fills in from objects"):  # also from a column named by hand
         dialogue(tmp_path, {**row, "messages": None, "talk": talk}, "swift", {"messages": "talk", "question": "talk"})
+
+
+def test_swifts_marks_in_other_columns_are_no_places(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "<image>What is it?"}, {"role": "assistant", "content": "A dog."}]
+    row = {"messages": talk, "images": ["0.png"], "objects": {"ref": ["dog"], "bbox": [[1, 2, 30, 40]]}}
+    for more in ({"template": "Find <ref-object>."}, {"marks": ["<bbox>"]}, {"solution": "<bbox>"}):
+        assert dialogue(tmp_path, row | more, "swift").messages[-1]["content"] == "A dog."
+
+
+def test_a_function_of_ones_own_gives_demonstrations_by_its_messages(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "<image>What is it?"}, {"role": "assistant", "content": "A dog."}]
+    whole = SetRow(messages=talk, images=["0.png"])
+    split = SetRow(question=talk[0]["content"], response="A dog.", images=["0.png"])
+    for own in (whole, split):
+        found = dialogue(tmp_path, {"x": 1}, cast("Any", lambda _, own=own: own))
+        assert found.messages[-1]["content"] == "A dog."
 
 
 def test_marks_of_swift_are_words_in_other_formats(tmp_path: Path) -> None:

@@ -64,6 +64,18 @@ def asked(*said: tuple[str, str]) -> dict[str, Any]:
     return {"image": "square.png", "conversations": [{"from": who, "value": text} for who, text in said]}
 
 
+def located(picture: str, **more: Any) -> dict[str, Any]:
+    """LLaVA's row with SealVQA's boxes: BOX, as x, y, width and height."""
+    talk = asked(("human", "<image>\nWhat is red?"), ("gpt", "a box"))
+    return talk | {"image": picture, "target_instances": [{"name": "red", "bbox": [35, 5, 23, 15]}], **more}
+
+
+def verl(picture: str, **more: Any) -> dict[str, Any]:
+    """CodeVision's row with BOX."""
+    info = {"question": "What is red?", "answer": "a box", "bbox_2d": list(BOX)}
+    return {"images": [picture], "image": None, "extra_info": info, **more}
+
+
 def called(*answers: tuple[str, str]) -> dict[str, Any]:
     """Two calls, a and b, and what is answered."""
     calls = [{"id": n, "type": "function", "function": {"name": n, "arguments": "{}"}} for n in ("a", "b")]
@@ -108,6 +120,7 @@ def several(image: int) -> dict[str, Any]:
 STORED: dict[str, Any] = {"reading": {"box_exif": "stored"}}
 KEY: dict[str, Any] = {"columns": {"options": "options"}}
 EXIF, SHAPE = "boxes of a picture with an EXIF orientation", "a resized image of another shape"
+SIZE = "a picture of another size than its row gives"
 SEVERAL, DEAD = "boxes, and several images", "an answer that is wrong under its own rule"
 MAYBE, NONE = "an answer that may be an index", "options without the answer"
 ABSENT = "an answer without its options"
@@ -145,8 +158,36 @@ CASES: dict[str, Case] = {
     "EXIF 6, and nothing says of which": case(boxed("exif6.jpg", *BOX), right=EXIF),
     "EXIF 3, whose sizes are one": case(boxed("exif3.jpg", *BOX, width=100, height=60), right=EXIF),
     "no EXIF": case(boxed("exif1.jpg", *BOX), right=[list(BOX)], of=boxes),
-    "another size than the row's": case(
-        boxed("square.png", 1, 1, 9, 9, width=400, height=400), right="a picture of another size than its row gives"
+    "another size than the row's": case(boxed("square.png", 1, 1, 9, 9, width=400, height=400), right=SIZE),
+    **{
+        f"another size than the row's, {kind}": case(row, right=SIZE, kind=kind)
+        for kind, row in {
+            "llava": located("exif1.jpg", width=1000, height=800),
+            "webdataset": {"json": {**boxed("", *BOX), "width": 1000, "height": 800}, "1.jpg": "exif1.jpg"},
+            "codevision_rl": verl("exif1.jpg", width=1000, height=800),
+        }.items()
+    },
+    **{
+        f"EXIF 6, {kind} has the stored size": case(row, right=[[40, 35, 55, 58]], of=boxes, kind=kind)
+        for kind, row in {
+            "llava": located("exif6.jpg", width=100, height=60),
+            "webdataset": {"json": {**boxed("", *BOX), "width": 100, "height": 60}, "1.jpg": "exif6.jpg"},
+            "codevision_rl": verl("exif6.jpg", width=100, height=60),
+        }.items()
+    },
+    "EXIF 6, llava has the upright size": case(
+        located("exif6.jpg", width=60, height=100, target_instances=[{"name": "red", "bbox": [40, 35, 15, 23]}]),
+        right=[[40, 35, 55, 58]],
+        of=boxes,
+        kind="llava",
+    ),
+    "EXIF 6, and llava does not say of which": case(located("exif6.jpg"), right=EXIF, kind="llava"),
+    "llava's width is no size": case(
+        located("exif1.jpg", width=1000, height=800),
+        right=[list(BOX)],
+        of=boxes,
+        kind="llava",
+        columns={"width": [], "height": []},
     ),
     # 24: a resize keeps the shape
     "height before width": case(boxed("wide.png", 50, 50, 150, 100, size=[300, 500]), right=SHAPE, **SIZES),

@@ -251,6 +251,12 @@ def test_a_row_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -
     [
         ({}, "eval.policy=imported needs eval.imported.path"),
         ({"path": "x.jsonl", "row": "verl"}, "row=verl reads no trajectories: expected one of deepeyes_results"),
+        (
+            {"path": "x.jsonl"},
+            "row=null reads no trajectories: expected one of deepeyes_results.* or messages or response",
+        ),
+        ({"path": "x.jsonl", "columns": {"question": "q"}}, "row=null reads no trajectories"),
+        ({"path": "x.jsonl", "columns": {"messages": "talk"}}, "Cannot|no file|x.jsonl"),
         ({"path": "x.jsonl", "row": "deepeye"}, "no public set 'deepeye'"),
         ({"path": "x.jsonl", "row": "inspect"}, "x.jsonl"),
     ],

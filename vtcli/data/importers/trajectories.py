@@ -86,11 +86,12 @@ class ImportedRuns:
         if self.path is None:
             raise ConfigError("eval.policy=imported needs eval.imported.path: the files with trajectories")
         rows.check_spelling(self.row, self.columns, self.reading)
-        if isinstance(self.row, str) and not (
-            {"messages", "response"} & self.columns.keys() or self.row in TRAJECTORIES
-        ):
+        if {"messages", "response"} & self.columns.keys():
+            return
+        if self.row is None or (isinstance(self.row, str) and self.row not in TRAJECTORIES):
             raise ConfigError(
-                f"eval.imported.row={self.row} reads no trajectories: expected one of {', '.join(TRAJECTORIES)}"
+                f"eval.imported.row={'null' if self.row is None else self.row} reads no trajectories: expected one of "
+                f"{', '.join(TRAJECTORIES)}, or messages or response in eval.imported.columns"
             )
 
     @property

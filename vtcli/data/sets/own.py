@@ -57,4 +57,5 @@ def mapped(record: Record, columns: Mapping[str, str], **values: Any) -> SetRow:
     >>> mapped({"problem": "Why?", "label": 3}, {"question": "problem", "answer": "solution label"}, unwrap=True).answer
     3
     """
-    return SetRow(**{**named(record, {name: tuple(paths.split()) for name, paths in columns.items()}), **values})
+    paths = {"width": "width", "height": "height", **columns}  # by them, boxes of another size are refused
+    return SetRow(**{**named(record, {name: tuple(each.split()) for name, each in paths.items()}), **values})

@@ -80,6 +80,8 @@ def webdataset(record: Record) -> SetRow:
         "images": "*jpg *jpeg *png *webp",
         "video": "mp4 mkv",
         "boxes": "json.boxes",
+        "width": "json.width width",
+        "height": "json.height height",
         "choices": "json.choices",
         "source": "json.source",
     }

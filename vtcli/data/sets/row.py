@@ -33,7 +33,7 @@ class SetRow:
     tolerance: Any = None
     source: Any = None  # the set's own name for where a row is from, kept as truth.source
     truth: Any = None  # all that is known of the answer, as JSON that vtcli wrote: in place of the columns for it
-    trajectory: bool = False  # whether the set has trajectories, for demonstrations
+    trajectory: bool = False  # whether the set has trajectories, for demonstrations; messages or response say it too
     messages: Any = None  # a whole trajectory: a list of messages
     response: Any = None  # or the assistant's text, after the question
     system: Any = None
@@ -61,6 +61,10 @@ class SetRow:
     # The unit of coordinates in calls; None: the picture that answers a crop tells it. resized: box_size.
     call_space: Literal["view"] | Space | None = None
     prompt: Literal["row", "card"] = "row"  # whose system text and question a demonstration begins with
+
+    def __post_init__(self) -> None:
+        if self.messages is not None or self.response is not None:
+            object.__setattr__(self, "trajectory", True)
 
 
 CONVENTIONS = (

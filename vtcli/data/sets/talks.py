@@ -59,8 +59,9 @@ def swift(record: Record) -> SetRow:
     """ms-swift's JSON lines, CodeDance-SFT: messages with tool_call and tool_response, images as paths. ``objects``
     holds texts for marks in the messages, which its trainer writes as its model writes boxes."""
     objects = first(record, "objects")
-    held = [value for name, value in record.items() if name != "objects" and isinstance(value, str | list)]
-    if objects and any(mark in str(value) for value in held for mark in ("<ref-object>", "<bbox>")):
+    # Without messages, ``columns`` of the configuration names another column.
+    texts = record.get("messages") or [record[name] for name in record if name != "objects"]
+    if objects and any(mark in str(texts) for mark in ("<ref-object>", "<bbox>")):
         raise UnusableRow(
             "places to fill",
             ": its messages have <ref-object> or <bbox>, which its trainer fills in from objects. Write the texts in "
