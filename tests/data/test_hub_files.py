@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from small_runs import command
 
 from vtcli.data.exporters.writing import export
 from vtcli.data.generators import canvas
+from vtcli.data.importers import hub_files
 from vtcli.data.importers.hub_files import matches
 from vtcli.store.artifacts import ArtifactStore
 
@@ -97,6 +99,67 @@ def test_a_download_that_stopped_goes_on_where_it_was(
     hub.budget = None
     assert get("quiz", "--yes", *own(tmp_path))[0] == 0
     assert hub.sent["quiz.tsv"] == len(TSV) and any(hub.ranges)
+
+
+@pytest.mark.parametrize("ranged", [True, False])
+def test_a_mirror_that_serves_another_length_is_left_after_some_attempts(
+    tmp_path: Path, hub: HubServer, capsys: pytest.CaptureFixture[str], ranged: bool
+) -> None:
+    hub.ranged, sends = ranged, hub.repos["datasets/me/quiz"].sends
+    part = tmp_path / "sets" / "quiz" / f".quiz.tsv.{SHA[:16]}.part"
+    sends["quiz.tsv"] = TSV[: len(TSV) // 2]
+    assert get("quiz", "--yes", *own(tmp_path))[0] == 2
+    assert f"only {len(TSV) // 2} came, 5 times" in capsys.readouterr().err and len(hub.ranges) < 12
+    assert part.stat().st_size == len(TSV) // 2
+    sends["quiz.tsv"] = TSV * 1000
+    assert get("quiz", "--yes", *own(tmp_path))[0] == 2
+    assert f"{len(TSV)} bytes, and more came" in capsys.readouterr().err
+    assert not part.exists()
+    sends.clear()
+    assert get("quiz", "--yes", *own(tmp_path))[0] == 0 and (tmp_path / "sets" / "quiz" / "quiz.tsv").is_file()
+
+
+def test_a_full_disk_is_named_and_not_tried_again(
+    tmp_path: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = own(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(TSV) // 2, hard))
+    try:
+        assert get("quiz", "--yes", *words)[0] == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    shown = capsys.readouterr().err
+    assert "Cannot write" in shown and "--into" in shown and "cannot be reached" not in shown
+    assert hub.ranges.count("bytes=0-") <= 2  # one for each file
+    assert get("quiz", "--yes", *own(tmp_path))[0] == 0  # what was written stays
+
+
+def test_a_folder_that_cannot_be_made_is_named(
+    tmp_path: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.repos["datasets/me/deep"] = Repo({"data/quiz.tsv": TSV})
+    (tmp_path / "sets" / "quiz").mkdir(parents=True)
+    (tmp_path / "sets" / "quiz" / "data").write_text("a file")
+    assert get("quiz", "--yes", *own(tmp_path, hub=["me/deep"]))[0] == 2
+    shown = capsys.readouterr().err
+    assert "Cannot write" in shown and "cannot be reached" not in shown
+
+
+def test_an_interrupt_stops_the_files_under_way(
+    tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while a part of a file is asked for again and again, which without it would never end."""
+    listing = hub_files.survey("me/quiz", [("quiz.tsv", True)], tmp_path)
+    hub.repos["datasets/me/quiz"].sends["quiz.tsv"] = TSV[:100]
+    monkeypatch.setattr(hub_files, "ATTEMPTS", 10**9)
+
+    def interrupted(tasks: object) -> Iterator[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hub_files, "as_completed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hub_files.fetch(listing, tmp_path / "set")
 
 
 def test_a_busy_hub_is_waited_for_and_then_named(

@@ -17,12 +17,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Repo:
-    """Files of one repository. ``lies``: files of which other bytes are sent than the listing's digest is of."""
+    """Files of one repository. ``lies``: files of which other bytes are sent than the listing's digest is of;
+    ``sends`` are bytes that are sent in place of those that are listed."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     licence: str | None = "mit"
     gated: bool = False
     lies: set[str] = field(default_factory=set)
+    sends: dict[str, bytes] = field(default_factory=dict)
     private: bool | None = None
     commit: str = COMMIT
 
@@ -36,6 +38,7 @@ class HubServer:
         self.repos: dict[str, Repo] = dict(repos)
         self.budget: int | None = None
         self.busy = 0
+        self.ranged = True  # False: every answer is the whole file
         self.sent, self.ranges = dict[str, int](), list[str | None]()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._http.daemon_threads = True
@@ -114,9 +117,10 @@ class HubServer:
             return _json(handler, {"error": "slow down"}, 429, {"Retry-After": "0"})
         if path in repo.lies:
             data = bytes(len(data))
+        data = repo.sends.get(path, data)
         wanted, begin = handler.headers.get("Range"), 0
-        if wanted and (match := re.fullmatch(r"bytes=(\d+)-", wanted)):
-            begin = int(match[1])
+        if self.ranged and wanted and (match := re.fullmatch(r"bytes=(\d+)-", wanted)):
+            begin = min(int(match[1]), len(data))
         handler.send_response(206 if begin else 200)
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": repo.commit, "Accept-Ranges": "bytes"}
         headers |= {"X-Linked-Size": str(len(data)), "Content-Length": str(len(data) - begin)}

@@ -4,6 +4,7 @@ and then a verified copy. A download that stopped goes on where it was."""
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 from vtcli.errors import InputError
@@ -26,6 +27,7 @@ ABOUT = ("README*", "LICENSE*", "LICENCE*")
 """Files that come along in any case."""
 
 
+ELSEWHERE = "give another folder by --into"
 AT_A_TIME, ATTEMPTS, TIMEOUT_S, MEGABYTE = 4, 5, 60.0, 10**6
 
 
@@ -127,7 +129,7 @@ def fetch(listing: HubListing, place: Path) -> None:
         InputError: no room, no way to the hub, a hub that refuses or stops, a file that is not what the hub lists.
     """
 
-    with disk.checked(place, elsewhere="give another folder by --into"):
+    with disk.checked(place, elsewhere=ELSEWHERE):
         place.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(place).free
         missing = [file for file in listing.files if not (place / file.path).is_file()]
@@ -136,18 +138,19 @@ def fetch(listing: HubListing, place: Path) -> None:
             raise InputError(f"{place} has {free / 1e9:.1f} GB left; {needed / 1e9:.1f} GB are missing. Give --into.")
         with RowBars() as bars, ThreadPoolExecutor(AT_A_TIME) as pool:
             bars.begin("MB", needed // MEGABYTE)
-            guard, done = Lock(), [0]
+            guard, done, stopped = Lock(), [0], Event()
 
             def count(received: int) -> None:
                 with guard:
                     before, done[0] = done[0] // MEGABYTE, done[0] + received
                     bars.advance("MB", done[0] // MEGABYTE - before)
 
-            tasks = [pool.submit(_download, listing, file, place, count) for file in missing]
+            tasks = [pool.submit(_download, listing, file, place, count, stopped) for file in missing]
             try:
                 for task in as_completed(tasks):
                     task.result()
             except BaseException as error:
+                stopped.set()  # or Ctrl-C would wait for the files under way
                 pool.shutdown(wait=True, cancel_futures=True)
                 if isinstance(error, Exception) and not isinstance(error, InputError):
                     raise _problem(error, f"{listing.name}@{listing.commit}", place) from error
@@ -156,38 +159,67 @@ def fetch(listing: HubListing, place: Path) -> None:
             _require_digest(place / file.path, file, listing.name)
 
 
-def _download(listing: HubListing, file: HubFile, place: Path, count: Callable[[int], None]) -> None:
-    """Fetches one file. What an earlier attempt left of it, also that of a killed process, is not fetched again."""
+def _download(listing: HubListing, file: HubFile, place: Path, count: Callable[[int], None], stopped: Event) -> None:
+    """Fetches one file. What an earlier attempt left of it, also that of a killed process, is not fetched again.
+
+    Raises:
+        InputError: disk trouble, more bytes than the hub lists, or answers that keep ending early.
+    """
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
     path = place / file.path
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name[:100]}.{(file.sha256 or file.blob or '')[:16]}.part")  # one for each content
+    with disk.checked(part, elsewhere=ELSEWHERE):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
     url = hf_hub_url(listing.name, file.path, repo_type="dataset", revision=listing.commit, endpoint=constants.ENDPOINT)
-    headers, failures = build_hf_headers() | {"Accept-Encoding": "identity"}, 0
-    with part.open("ab") as out:
+    headers, failures, most = build_hf_headers() | {"Accept-Encoding": "identity"}, 0, 0
+    with part.open("ab", buffering=0) as out:  # unbuffered: a full disk shows at the write, not at the end
         count(out.tell())
         while (have := out.tell()) < file.size:
+            most, problem = max(most, have), None
             try:
                 asked = headers | {"Range": f"bytes={have}-"}
                 with http_stream_backoff("GET", url, headers=asked, timeout=TIMEOUT_S) as answer:
                     hf_raise_for_status(answer)
                     if answer.status_code == 200:  # no ranges there: all of it comes again
-                        out.truncate(0)
+                        out.truncate(out.seek(0))
                     for data in answer.iter_bytes():  # as it comes: chunks of a size lose the last one
-                        out.write(data)
+                        if stopped.is_set():
+                            return
+                        _write(out, data, part)
                         count(len(data))
-            except HfHubHTTPError:
+                        if out.tell() > file.size:
+                            part.unlink()
+                            raise InputError(
+                                f"{listing.name} lists {file.path} with {file.size} bytes, and more came. The part was "
+                                "removed. Try another mirror (HF_ENDPOINT)."
+                            )
+            except (HfHubHTTPError, InputError):
                 raise
-            except Exception:  # of the connection; the library has a dozen kinds
-                out.flush()
-                failures = 0 if out.tell() > have else failures + 1
-                if failures == ATTEMPTS:
-                    raise
+            except Exception as error:  # of the connection; the library has a dozen kinds
+                problem = error
+            if stopped.is_set():
+                return
+            failures = 0 if out.tell() > most else failures + 1
+            if failures == ATTEMPTS:
+                raise problem or InputError(
+                    f"{listing.name} lists {file.path} with {file.size} bytes, and only {out.tell()} came, {ATTEMPTS} "
+                    "times. Try another mirror (HF_ENDPOINT)."
+                )
+            if problem or failures:
                 time.sleep(1)
-    part.rename(path)
+    with disk.checked(path, elsewhere=ELSEWHERE):
+        part.rename(path)
+
+
+def _write(out: io.FileIO, data: bytes, path: Path) -> None:
+    with disk.checked(path, elsewhere=ELSEWHERE):
+        rest = memoryview(data)
+        while rest:  # the last write before a full disk may be short
+            rest = rest[out.write(rest) :]
 
 
 def _require_digest(path: Path, file: HubFile, name: str) -> None:
