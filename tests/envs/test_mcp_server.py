@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from qwen_views import sizing
 from vtcli.config import compose
 from vtcli.config.binding import bind
 from vtcli.engines.scripted import ScriptedPolicy
-from vtcli.envs import mcp_server
+from vtcli.envs import foreign, mcp_server
 from vtcli.envs.card import EnvCard, EnvInputs, read_card
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call, parse_answer, parse_calls
@@ -32,6 +33,7 @@ SERVER = '''
 import base64, io, os, sys
 import numpy as np
 from PIL import Image as Picture
+from mcp import MCPError
 from mcp.server.mcpserver import Image, MCPServer
 
 server = MCPServer("pictures")
@@ -63,6 +65,30 @@ def two() -> list:
     out = io.BytesIO()
     Picture.fromarray(np.full((60, 60, 3), 9, np.uint8)).save(out, "PNG")
     return [Image(data=out.getvalue(), format="png")] * 2
+
+@server.tool()
+def damaged() -> list:
+    """A picture that is none."""
+    return ["a text", Image(data=b"\\x89PNG cut off", format="png")]
+
+@server.tool()
+def many() -> list:
+    """More than are shown."""
+    out = io.BytesIO()
+    Picture.fromarray(np.full((60, 60, 3), 9, np.uint8)).save(out, "PNG")
+    return [Image(data=out.getvalue(), format="png")] * 20 + ["x" * 10**6]
+
+@server.tool()
+def thin(width: int) -> list:
+    """A thin picture."""
+    out = io.BytesIO()
+    Picture.fromarray(np.full((1, width, 3), 9, np.uint8)).save(out, "PNG")
+    return [Image(data=out.getvalue(), format="png")]
+
+@server.tool()
+def refuse() -> str:
+    """An error of the protocol."""
+    raise MCPError(-32602, "bad arguments <image>")
 
 @server.tool()
 def die() -> str:
@@ -140,6 +166,9 @@ def test_whatever_goes_wrong_in_a_call_is_a_result(tmp_path: Path, server: list[
             "no tool nothing": call("nothing"),
             "times": call("flip", times="many"),
             "text": call("fail"),
+            "bad arguments": call("refuse"),
+            "damaged gave a picture that cannot be shown": call("damaged"),
+            "thin gave a picture that cannot be shown": call("thin", width=2000),
             "one call at a time": read(format_call("tally", {}) * 2),
         }
         for said, turn in wrong.items():
@@ -156,6 +185,60 @@ def test_whatever_goes_wrong_in_a_call_is_a_result(tmp_path: Path, server: list[
         assert "tally" not in system and seen is not None and seen.results[0].status == "error"
 
     within(mcp_server.card(server=server), store, nothing, offered=False)
+
+
+def test_an_answer_is_bounded(tmp_path: Path, server: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, decoded, cleaned = ImageStore(tmp_path / "images", sizing()), list[int](), list[int]()
+    decode, harmless = mcp_server.decode, foreign.harmless
+
+    def counted(data: bytes, where: str) -> Any:
+        decoded.append(len(data))
+        return decode(data, where)
+
+    def measured(text: str) -> str:
+        cleaned.append(len(text))
+        return harmless(text)
+
+    monkeypatch.setattr(mcp_server, "decode", counted)
+    monkeypatch.setattr(foreign, "harmless", measured)
+
+    async def work(env: Env, sample: Any) -> None:
+        seen = await env.step(call("many"), sample.images)
+        assert seen is not None and len(seen.images) == len(decoded) == 3
+        assert "17 more pictures" in seen.text and max(cleaned) < 3000
+
+    within(mcp_server.card(server=server, max_images=3, max_chars=2000), store, work)
+
+
+@pytest.mark.parametrize("schema", [{"properties": "x"}, {"properties": ["ab"]}, {"required": 5}, {"required": "ab"}])
+def test_a_schema_that_is_none_is_one_clear_error(tmp_path: Path, schema: dict[str, Any]) -> None:
+    place = mcp_server.McpServer("http://nowhere", (), None, 5.0, 16)
+    world = mcp_server.McpWorld(place, ImageStore(tmp_path / "images", sizing()))
+
+    async def listed() -> list[Any]:
+        return [SimpleNamespace(name="zoom", description="", input_schema=schema)]
+
+    async def held(ready: asyncio.Future[Any]) -> None:
+        ready.set_result(None)
+
+    world._listed, world._hold = listed, held  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"nowhere does not answer.*zoom"):
+        asyncio.run(world.open())
+
+
+def test_a_later_connection_that_fails_breaks_its_rollout_alone(tmp_path: Path, server: list[str]) -> None:
+    store, chat = ImageStore(tmp_path / "images", sizing()), tiny_model.chat()
+    card, limits = mcp_server.card(server=server), Limits(max_tokens=20_000, max_turn_tokens=2000)
+
+    def play() -> Any:
+        opened = lambda s: card.open(s, EnvInputs(store, PROMPT))  # noqa: E731
+        policy = ScriptedPolicy(chat, ("<answer>K</answer>",))
+        return asyncio.run(rollout(RolloutRequest(make_sample(store), 0), policy, chat, opened, limits))
+
+    assert play().stop is Stop.ANSWERED
+    Path(server[1]).unlink()
+    broken = play()
+    assert broken.stop is Stop.BROKEN and "does not answer" in str(broken.error)
 
 
 def test_a_server_that_is_none_or_lacks_a_tool_ends_the_run(tmp_path: Path, server: list[str]) -> None:

@@ -6,7 +6,7 @@ Its texts become harmless, whatever they hold. Its pictures go through the image
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,10 +25,11 @@ PLACEHOLDER = "<image>"
 
 @dataclass(frozen=True, slots=True)
 class WorldAnswer:
-    """A world's answer to one call. ``details`` are stored with it: a number under ``reward`` is the world's."""
+    """A world's answer to one call. ``details`` are stored with it: a number under ``reward`` is the world's.
+    ``pictures`` are read one at a time, beside the event loop, and raise ``ToolError`` where one is damaged."""
 
     text: str
-    pictures: Sequence[Pixels] = ()
+    pictures: Iterable[Pixels] = ()
     failed: bool = False
     details: Mapping[str, Json] = field(default_factory=dict[str, Json])
     ends: bool = False  # the world is over
@@ -89,7 +90,7 @@ class ForeignEnv:
                 raise ToolError(f"{len(turn.calls)} calls in one turn; make one call at a time. Nothing was done.")
             answer = await self.world.act(*self._read(call), images)
         except ToolError as error:
-            said = harmless(str(error))
+            said = harmless(shorten(str(error), self.max_chars))
             failed = tuple(_result(each, "error", said, time.perf_counter() - start) for each in turn.calls)
             return Observation(f"Error: {said}", (), failed)
         return await in_thread(lambda: self._observed(call, answer, len(images), start))
@@ -111,16 +112,22 @@ class ForeignEnv:
         return str(call.name), call.arguments or {}
 
     def _observed(self, call: Call, answer: WorldAnswer, count: int, start: float) -> Observation:
-        """Pictures first, then the text; in any thread."""
-        shown = () if answer.failed else answer.pictures
+        """Pictures first, then the text; in any thread. An answer with a picture that cannot be shown has failed; its
+        details and its end still count."""
+        refs, failed, text = tuple[ImageRef, ...](), answer.failed, shorten(answer.text, self.max_chars)
         try:
-            refs = tuple(self._images.add(pixels, transform={"op": str(call.name)}) for pixels in shown)
-        except InputError as error:
-            raise InputError(f"the world's {call.name} gave no picture: {error}") from error
-        said = shorten(harmless(answer.text), self.max_chars).strip()
+            if not failed:
+                refs = tuple(self._images.add(each, transform={"op": str(call.name)}) for each in answer.pictures)
+        except (ToolError, InputError) as error:
+            if isinstance(error, InputError) and isinstance(
+                error.__cause__, OSError
+            ):  # the store's disk: the user must act
+                raise
+            failed, text = True, f"Error: {call.name} gave a picture that cannot be shown: {error}\n{text}"
+        said = harmless(text).strip()
         marks = "\n".join(f"{PLACEHOLDER}\nimage {count + i}" for i in range(len(refs)))
         text = "\n".join(part for part in (marks, said) if part) or "(no output)"
-        status = "error" if answer.failed else "ok"
+        status = "error" if failed else "ok"
         made = tuple(range(count, count + len(refs)))
         result = CallResult(
             call.name, call.arguments, status, said, time.perf_counter() - start, made, details=dict(answer.details)

@@ -13,8 +13,9 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from PIL import Image
 
@@ -23,7 +24,7 @@ from vtcli.envs.code_writing import harmless
 from vtcli.envs.foreign import ForeignEnv, WorldAnswer, WorldFunction
 from vtcli.envs.syntax import CallSyntax, hermes
 from vtcli.envs.tool_calls import image_index
-from vtcli.errors import ConfigError, ToolError
+from vtcli.errors import ConfigError, InputError, ToolError
 from vtcli.foreign import load_json
 from vtcli.protocols import Images, Pixels
 from vtcli.schema import ImageRef, Json, Sample
@@ -42,6 +43,7 @@ def card(
     syntax: Callable[[], CallSyntax] = hermes,
     name: str = "mcp",
     max_chars: int = 20_000,
+    max_images: int = 16,
 ) -> EnvCard:
     """The card, see conf/env/mcp.yaml.
 
@@ -49,6 +51,7 @@ def card(
         server: a URL, or the words of a command that speaks MCP over its standard input and output.
         tools: the names that are offered; empty: all.
         image_argument: the argument in which tools take a picture as base64. The policy writes ``image_index`` instead.
+        max_images: the most pictures of one answer that are shown.
 
     Raises:
         ConfigError: no server, or no package mcp.
@@ -64,36 +67,38 @@ def card(
             "env: an MCP server needs the package mcp of version 2: pip install 'vtcli[worlds]'"
         ) from None
     where = server if isinstance(server, str) else tuple(server)
-    return EnvCard(name, partial(_open, where, tuple(tools), image_argument, start_timeout_s, syntax, max_chars))
+    tool_server = McpServer(where, tuple(tools), image_argument, start_timeout_s, max_images)
+    return EnvCard(name, partial(_open, tool_server, syntax, max_chars))
+
+
+@dataclass(slots=True)
+class McpServer:
+    """A server as the card names it, and whether it ever answered. Until then the user must act on a failure; later it
+    breaks its own rollout, as when many connections begin at once."""
+
+    place: str | tuple[str, ...]
+    tools: tuple[str, ...]
+    image_argument: str | None
+    start_timeout_s: float
+    max_images: int
+    answered: bool = False
+
+    def failure(self, message: str) -> Exception:
+        return ConnectionError(message) if self.answered else ConfigError(message)
 
 
 def _open(
-    server: str | tuple[str, ...],
-    tools: tuple[str, ...],
-    image_argument: str | None,
-    start_timeout_s: float,
-    syntax: Callable[[], CallSyntax],
-    max_chars: int,
-    sample: Sample,
-    inputs: EnvInputs,
+    server: McpServer, syntax: Callable[[], CallSyntax], max_chars: int, sample: Sample, inputs: EnvInputs
 ) -> ForeignEnv:
-    world = McpWorld(server, tools, image_argument, inputs.images, start_timeout_s)
+    world = McpWorld(server, inputs.images)
     return ForeignEnv(sample, inputs, world, syntax(), max_chars=max_chars)
 
 
 class McpWorld:
     """A ``ForeignWorld``. One task opens and closes the connection: the library wants both from the same."""
 
-    def __init__(
-        self,
-        server: str | tuple[str, ...],
-        tools: tuple[str, ...],
-        image_argument: str | None,
-        images: Images,
-        start_timeout_s: float,
-    ) -> None:
-        self.server, self.tools, self.image_argument = server, tools, image_argument
-        self.images, self.start_timeout_s = images, start_timeout_s
+    def __init__(self, server: McpServer, images: Images) -> None:
+        self.server, self.images = server, images
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._client: Any = None
@@ -103,24 +108,29 @@ class McpWorld:
         """Connects and lists the tools.
 
         Raises:
-            ConfigError: a server that does not start or answer, or lacks one of the tools.
+            ConfigError: a server that does not start or answer, lacks one of the tools, or lists an unreadable schema.
+            ConnectionError: the same, once the server has answered another world.
         """
         ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold(ready))
         try:
-            async with asyncio.timeout(self.start_timeout_s):
+            async with asyncio.timeout(self.server.start_timeout_s):
                 self._client = await asyncio.shield(ready)
                 listed = await self._listed()
+            have = [tool.name for tool in listed]
+            wanted = self.server.tools
+            functions = [self._function(tool) for tool in listed if not wanted or tool.name in wanted]
         except Exception as error:  # of the process, of the connection, of the protocol
             await self.close()
-            raise ConfigError(
-                f"env.server: {self.server} does not answer as an MCP server ({_first(error)})"
+            raise self.server.failure(
+                f"env.server: {self.server.place} does not answer as an MCP server ({_first(error)})"
             ) from error
-        have = [tool.name for tool in listed]
-        if lacking := [name for name in self.tools if name not in have]:
+        if lacking := [name for name in wanted if name not in have]:
             await self.close()
-            raise ConfigError(f"env.tools: {self.server} has no tools {lacking}; it has {', '.join(have) or 'none'}")
-        return [self._function(tool) for tool in listed if not self.tools or tool.name in self.tools]
+            there = ", ".join(have) or "none"
+            raise self.server.failure(f"env.tools: {self.server.place} has no tools {lacking}; it has {there}")
+        self.server.answered = True
+        return functions
 
     async def _listed(self) -> list[Any]:
         found, cursor = list[Any](), None
@@ -134,9 +144,9 @@ class McpWorld:
     async def _hold(self, ready: asyncio.Future[Any]) -> None:
         from mcp import Client, StdioServerParameters
 
-        target: Any = self.server
-        if not isinstance(self.server, str):
-            command, *words = self.server
+        target: Any = self.server.place
+        if not isinstance(target, str):
+            command, *words = target
             target = StdioServerParameters(command=command, args=words, env=dict(os.environ))
         try:
             async with Client(target) as client:
@@ -148,44 +158,62 @@ class McpWorld:
                 ready.set_exception(error)
 
     def _function(self, tool: Any) -> WorldFunction:
-        """The tool's schema as prompts list it, with an index in place of a picture; its words are harmless text."""
+        """The tool's schema as prompts list it, with an index in place of a picture; its words are harmless text.
+
+        Raises:
+            ValueError: a schema that is none.
+        """
         parameters: dict[str, Any] = load_json(harmless(json.dumps(dict(tool.input_schema))))
-        properties: dict[str, Any] = dict(parameters.get("properties") or {})
-        needed = [str(name) for name in parameters.get("required") or ()]
-        if self.image_argument in properties:
+        properties, listed = parameters.get("properties") or {}, parameters.get("required") or []
+        if not (isinstance(properties, dict) and isinstance(listed, list)):
+            raise ValueError(f"the schema of its tool {tool.name} has no mapping of properties, or no list of required")
+        image_argument, needed = self.server.image_argument, [str(name) for name in cast("list[Any]", listed)]
+        if image_argument in properties:
             self._takes_image.add(tool.name)
-            del properties[self.image_argument]
+            del properties[image_argument]
             properties[INDEX] = {"type": "integer", "description": "The image, from 0; the latest if left out."}
-            needed = [name for name in needed if name != self.image_argument]
+            needed = [name for name in needed if name != image_argument]
         parameters |= {"type": "object", "properties": properties, "required": needed}
         about = harmless(tool.description or "")
         function = {"name": tool.name, "description": about, "parameters": parameters}
         return WorldFunction(tool.name, {"type": "function", "function": function})
 
     async def act(self, name: str, arguments: Mapping[str, Json], images: Sequence[ImageRef]) -> WorldAnswer:
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
         given: dict[str, Any] = dict(arguments)
         if name in self._takes_image:
             index = image_index(given, len(images))
             given.pop(INDEX, None)
-            given[str(self.image_argument)] = await in_thread(partial(_png, self.images, images[index]))
-        result = await self._client.call_tool(name, given)
-        texts, pictures = list[str](), list[Pixels]()
+            given[str(self.server.image_argument)] = await in_thread(partial(_png, self.images, images[index]))
+        try:
+            result = await self._client.call_tool(name, given)
+        except MCPError as error:
+            if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                raise
+            raise ToolError(error.message) from error  # of the protocol: arguments that the server refuses
+        texts, pictures = list[str](), list[str]()
         for part in result.content:
             if part.type == "text":
                 texts.append(part.text)
             elif part.type == "image":
-                pictures.append(await in_thread(partial(_pixels, part.data, name)))
+                pictures.append(part.data)
             else:
                 texts.append(f"({part.type}, which is not shown)")
         if not result.content and result.structured_content:
             texts.append(json.dumps(result.structured_content))
-        return WorldAnswer("\n".join(texts), pictures, failed=bool(result.is_error))
+        most = self.server.max_images
+        if len(pictures) > most:
+            texts.append(f"({len(pictures) - most} more pictures, which are not shown)")
+        shown = (_pixels(data, name) for data in pictures[:most])  # decoded one by one: each may be large
+        return WorldAnswer("\n".join(texts), shown, failed=bool(result.is_error))
 
     async def close(self) -> None:
         self._over.set()
         if self._task is not None:
             task, self._task = self._task, None
-            done, _ = await asyncio.wait([task], timeout=self.start_timeout_s)
+            done, _ = await asyncio.wait([task], timeout=self.server.start_timeout_s)
             if not done:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
@@ -206,8 +234,10 @@ def _png(images: Images, ref: ImageRef) -> str:
 
 
 def _pixels(data: str, name: str) -> Pixels:
-    """Raises ``ToolError`` for text that is no base64."""
+    """Raises ``ToolError`` for text that is no base64, and for bytes that are no whole picture."""
     try:
         return decode(base64.b64decode(data, validate=True), f"of the tool {name}")
     except (binascii.Error, ValueError):
-        raise ToolError(f"{name} returned a picture that is no base64") from None
+        raise ToolError("it is no base64") from None
+    except InputError as error:
+        raise ToolError(str(error)) from None
