@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ def step(action: Any) -> str:
     return format_call("act", {"action": action})
 
 
-def play(card: Any, sample: Sample, store: ImageStore, *turns: str) -> Trajectory:
+def play(card: Any, sample: Sample, store: ImageStore, *turns: str, timeout_s: float = 60) -> Trajectory:
     inputs = EnvInputs(store, PROMPT)
     policy = ScriptedPolicy(tiny_model.chat(), turns)
-    limits = Limits(max_turns=9, max_tokens=20_000, max_turn_tokens=500, max_images=20)
+    limits = Limits(max_turns=9, max_tokens=20_000, max_turn_tokens=500, max_images=20, timeout_s=timeout_s)
     opened = lambda s: card.open(card.offer(s), inputs)  # noqa: E731
     return asyncio.run(rollout(RolloutRequest(sample, 0), policy, tiny_model.chat(), opened, limits))
 
@@ -112,6 +113,74 @@ def test_a_world_that_raises_breaks_its_rollout_and_is_closed(tmp_path: Path) ->
     assert [each.closed for each in made] == [1]
 
 
+@pytest.mark.parametrize("shape", [(1, 2000, 3), (0, 5, 3)])
+def test_a_picture_that_cannot_be_shown_fails_its_call_alone(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    class Thin(GridWorld):
+        def step(self, action: int) -> Any:
+            seen, *rest = super().step(action)
+            return ({**seen, "picture": np.zeros(shape, np.uint8)}, *rest)
+
+    store = ImageStore(tmp_path / "images", sizing())
+    sample = sample_of(store, GridWorld)
+    found = play(gym_world.card(make=Thin, actions=ACTIONS), sample, store, step("left"), *[step("right")] * 4)
+    assert found.stop is Stop.CALL_FAILED and found.error is None and len(found.images) == 1  # its end still counts
+    assert "cannot be shown" in found.results[0].message and "A row of cells" in found.results[0].message
+    assert {result.status for result in found.results} == {"error"}
+    assert asyncio.run(usage.measure(found))["world_reward"] > 0
+
+
+def test_a_disk_that_is_full_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ImageStore(tmp_path / "images", sizing())
+    sample = sample_of(store, GridWorld)
+
+    def full(*_: object, **__: object) -> None:
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise InputError("the disk is full") from error
+
+    monkeypatch.setattr("vtcli.store.disk.write_atomic", full)
+    with pytest.raises(InputError, match="the disk is full"):
+        play(gym_world.card(make=GridWorld, actions=ACTIONS), sample, store, step("right"))
+
+
+def test_a_world_lives_in_one_thread_that_holds_up_nobody(tmp_path: Path) -> None:
+    """A step that hangs costs its rollout the time limit; the world is closed behind it, in its own thread."""
+    go, ended, seen = threading.Event(), threading.Event(), list[tuple[str, threading.Thread]]()
+
+    class Slow(GridWorld):
+        def __init__(self) -> None:
+            super().__init__()
+            seen.append(("make", threading.current_thread()))
+
+        def step(self, action: int) -> Any:
+            seen.append(("step", threading.current_thread()))
+            if action == 0:
+                go.wait(60)
+                seen.append(("stepped", threading.current_thread()))
+            return super().step(action)
+
+        def close(self) -> None:
+            seen.append(("close", threading.current_thread()))
+            ended.set()
+
+    store = ImageStore(tmp_path / "images", sizing())
+    sample, card = sample_of(store, GridWorld), gym_world.card(make=Slow, actions=ACTIONS)
+    found = play(card, sample, store, step("right"), step("left"), timeout_s=0.5)
+    assert found.stop is Stop.BROKEN and "timeout_s" in str(found.error)
+    assert [what for what, _ in seen] == ["make", "step", "step"]  # nothing beside the step that hangs
+    go.set()
+    assert ended.wait(10)
+    assert [what for what, _ in seen][3:] == ["stepped", "close"]
+    (thread,) = {each for _, each in seen}
+    assert thread.daemon and "images" not in thread.name
+    thread.join(10)
+    assert not thread.is_alive()
+    seen.clear()
+    assert play(card, sample, store, "I stay.").error is None
+    assert [what for what, _ in seen] == ["make", "close"] and len({each for _, each in seen}) == 1
+
+
 OUTSIDE = """
 import gymnasium, numpy as np
 from grid_world import GridWorld
@@ -166,6 +235,8 @@ def test_actions_of_every_space_are_read() -> None:
         (spaces.Discrete(3), 0, True),
         (spaces.Box(-1, 1, (2,), np.float32), [0.5, -1], [2, 0]),
         (spaces.Box(-1, 1, (2,), np.float32), [0, 0], [1]),
+        (spaces.Box(-1, 1, (), np.float32), 0.25, 2),
+        (spaces.Box(-1, 1, (), np.float64), -1, [0, 0]),
         (spaces.MultiDiscrete([2, 3]), [1, 2], [2, 2]),
         (spaces.MultiBinary(2), [0, 1], "ab"),
         (spaces.Text(5), "abc", 7),

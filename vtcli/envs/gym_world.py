@@ -6,9 +6,13 @@ same episode. The policy calls the function ``act``; the world's reward is a det
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, cast
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -20,8 +24,10 @@ from vtcli.envs.syntax import CallSyntax, hermes
 from vtcli.errors import ConfigError, InputError, ToolError
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef, Json, Sample
-from vtcli.store.image_work import in_thread
+from vtcli.store import image_work
 from vtcli.tools.arguments import required, schema
+
+T = TypeVar("T")
 
 ACT = "act"
 SEED = "world_seed"
@@ -64,19 +70,20 @@ def _open(
 
 
 class GymWorld:
-    """A ``ForeignWorld`` over ``reset(seed=…)`` and ``step(action)``, which run beside the event loop."""
+    """A ``ForeignWorld`` over ``reset(seed=…)`` and ``step(action)``, which run in one thread of the world's."""
 
     def __init__(self, make: MakeWorld, seed: int, actions: Mapping[str, Any], about: str) -> None:
         self.make, self.seed, self.actions, self.about = make, seed, actions, about
         self._world: Any = None
+        self._thread: _WorldThread | None = None
 
     async def open(self) -> Sequence[WorldFunction]:
-        def begin() -> Any:
-            world = self.make()
-            world.reset(seed=self.seed)
-            return world
+        def begin() -> None:
+            self._world = self.make()
+            self._world.reset(seed=self.seed)
 
-        self._world = await in_thread(begin)
+        self._thread = _WorldThread()
+        await self._thread.do(begin)
         kind: dict[str, Any] = {"description": str(getattr(self._world, "action_space", "the action"))}
         if self.actions:
             kind = {"type": "string", "enum": list(self.actions)}
@@ -84,11 +91,17 @@ class GymWorld:
 
     async def act(self, name: str, arguments: Mapping[str, Json], images: Sequence[ImageRef]) -> WorldAnswer:
         del name, images
-        return await in_thread(partial(self._step, self._action(required(arguments, "action"))))
+        assert self._thread is not None, "open() comes first"
+        return await self._thread.do(partial(self._step, self._action(required(arguments, "action"))))
 
     async def close(self) -> None:
-        if self._world is not None:
-            await in_thread(self._world.close)
+        def end() -> None:
+            if self._world is not None:
+                self._world.close()
+
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            await thread.end(end)
 
     def _action(self, value: Json) -> Any:
         if self.actions:
@@ -114,6 +127,46 @@ class GymWorld:
         return WorldAnswer("\n".join(texts), _pictures(seen, self._world), details={"reward": float(reward)}, ends=ends)
 
 
+class _WorldThread:
+    """One thread for all that a world does, because OpenGL belongs to the thread that began it. It is not of the pool
+    for images, which a world that hangs would block, and a daemon, so that the process can end without it."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._last: Future[Any] | None = None
+        threading.Thread(target=self._run, name="world", daemon=True).start()
+
+    async def do(self, work: Callable[[], T]) -> T:
+        self._last = Future[Any]()
+        self._work.put((work, self._last))
+        answer: asyncio.Future[T] = asyncio.wrap_future(self._last)
+        # As in_thread does it: engine hf waits for an answer that begins a request, and batches decide the last bits.
+        mine = image_work._open.setdefault(asyncio.get_running_loop(), set())  # pyright: ignore[reportPrivateUsage]
+        mine.add(answer)  # pyright: ignore[reportArgumentType]  # a set of futures of anything
+        answer.add_done_callback(mine.discard)
+        return await answer
+
+    async def end(self, work: Callable[[], None]) -> None:
+        """Does ``work`` as the thread's last. It is not waited for behind a step that was given up and still runs."""
+        hangs = self._last is not None and not self._last.done()
+        try:
+            if hangs:
+                self._work.put((work, Future()))
+            else:
+                await self.do(work)
+        finally:
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (task := self._work.get()) is not None:
+            work, answer = task
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(work())
+                except BaseException as error:  # the caller's to raise, as from any executor
+                    answer.set_exception(error)
+
+
 def _of_space(space: Any, value: Any) -> Any:
     """A JSON value as an element of an action space, by the attributes of the space."""
     inner = getattr(space, "spaces", None)
@@ -125,10 +178,12 @@ def _of_space(space: Any, value: Any) -> Any:
         return value
     if isinstance(value, bool) or value is None:
         raise TypeError("a number is expected")
-    shape = getattr(space, "shape", None)
-    if not shape and int(value) != value:
+    shape, kind = getattr(space, "shape", None), np.dtype(getattr(space, "dtype", None) or int)
+    if shape or np.issubdtype(kind, np.floating):  # a Box of shape () is one float
+        return np.asarray(value, dtype=kind).reshape(shape)
+    if int(value) != value:
         raise ValueError("a whole number is expected")
-    return int(value) if not shape else np.asarray(value, dtype=space.dtype).reshape(shape)
+    return int(value)
 
 
 def _parts(seen: Any) -> Iterator[Any]:
