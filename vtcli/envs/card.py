@@ -65,6 +65,7 @@ class EnvCard:
         seen as ``view``."""
         if self.coordinates == "full":
             return 1.0, 1.0
+        # Thousandths of each side, whatever the image's size: such an environment counts in shares.
         wanted = view if self.coordinates == "view" else (THOUSANDTHS, THOUSANDTHS)
         return wanted[0] / size[0], wanted[1] / size[1]
 
@@ -73,6 +74,7 @@ class EnvCard:
         one its own. An environment without native tools leaves the names as they are stored."""
         if not offered:
             return replace(sample, tools=())
+        # A tool-supervised question names the tools of its task, and its truth counts on no others.
         if not self.tools or sample.form == "tool":
             return sample
         return replace(sample, tools=tuple(tool.name for tool in self.tools))

@@ -25,6 +25,7 @@ def counted(data: Data, merged: object = None) -> tuple[Data, list[str]]:
         counts: dict[str, int] = {}
         for split in HELD_OUT_FIRST:
             key, wanted = f"data.tasks.{name}.{split}", getattr(task, split)
+            # Looked at only where needed: a survey opens every file of the set.
             found = survey(task.generate, split) if wanted is None or (wanted > 0 and not merged) else None
             if found is None:
                 if wanted is None:

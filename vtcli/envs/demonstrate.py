@@ -75,6 +75,7 @@ class MemoryImages:
         """Returns the stored form of an image: its view, which is smaller, or the image, if the view's own view
         would differ. Rounding can leave the limits. An example has limits of 10 000 to 12 600 pixels: 640 x 480 is
         seen as 112 x 84 (9 408 pixels). That view is seen as 140 x 112."""
+        # A stored view is sized once more when it is loaded, and must come out at the same size.
         again = self._sizing(ref.view_height, ref.view_width)
         return self.view(ref) if again == (ref.view_height, ref.view_width) else self.full(ref)
 
@@ -150,6 +151,7 @@ async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages
     except InputError as error:
         raise RowProblem(dialogue.place, "an image that cannot be shown", f"{dialogue.place}: {error}") from error
     tools = dialogue.tools or setting.card.schemas(setting.card.offer(sample))
+    # ``unlearnt`` counts the row's own messages.
     moved = len(messages) - len(dialogue.messages)  # by the environment's prompt in place of the row's
     unlearnt = tuple(number + moved for number in dialogue.unlearnt)
     if dialogue.encoded:
@@ -219,6 +221,7 @@ async def play(
                 raise ValueError(f"{name}: turn {i} of {len(turns)} is the last, {said}: {text}")
             break
         messages.append({"role": syntax.reply if syntax else "tool", "content": seen.text})
+        # The images that this turn made can be named by the next one.
         refs += seen.images
     await env.close()
     return messages, refs

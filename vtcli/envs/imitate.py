@@ -140,6 +140,7 @@ def _moved(
         return {}
     chosen = _chosen_frames(dialogue, turns, list(seen.values()), refs)
     results = [_written(dialogue, turns, messages, card, refs, frame, seen) for frame in chosen]
+    # Several frames are fine as long as all of them give the same numbers: then nothing was guessed.
     if not results or any(result != results[0] for result in results):
         between = " or ".join(dict.fromkeys(frame.space for frame in chosen)) or "none of the known ones"
         raise RowProblem(
@@ -246,6 +247,7 @@ def _written(
             of = _picture(call, turn, [one for one in seen.get(turn.number, ()) if frames.agrees(frame, one, refs)])
             arguments = _arguments(dialogue, call, turn, card, refs, frame, of)
             if arguments != (call.arguments or {}):
+                # Only the call's own text changes: thoughts and the rest of the turn stay as their author wrote them.
                 new = new.replace(call.raw, _raw(dialogue, call, arguments), 1)
         if new != said:
             found[turn.number] = text.removesuffix(said) + new
@@ -430,6 +432,7 @@ def _of_our_disk(dialogue: Dialogue, role: str, text: str, syntax: Syntax | None
     """A message in which the file of the environment stands for the path that the row names its image by."""
     if dialogue.named is None or syntax is None or not syntax.files:
         return text
+    # A whole path: "a.jpg" must not be replaced inside "data.jpg".
     whole = rf"(?<![\w./-]){re.escape(dialogue.named)}(?![\w-])"
     text = re.sub(whole, lambda _: syntax.files[0], text)
     if role == "assistant" and (other := _OPENED.search(text)):

@@ -136,6 +136,7 @@ def letter_set(sample: Sample, text: str) -> Grade:
         found = _of_ten(text)
         if found is not None:
             return Grade.of({letters.letter(found)} == wanted)
+    # An empty box is an answer as well: nothing outside of it counts.
     last = "" if boxed(text) == "" else _SENTENCE.split(squeezed(text))[-1]
     said = _FILLER.sub(" ", formulas.stated(text) or last)
     if compact := re.fullmatch(r"[\W_]{0,40}([A-J]{2,10})[\W_]{0,40}", said):
@@ -171,6 +172,7 @@ def tir(sample: Sample, text: str) -> Grade:
         return Grade.of(number == numerals.true_number(wanted))
     if task == "spot_difference":
         given, true = (set(map(int, _WHOLE.findall(part))) for part in (reply, wanted))
+        # Both empty: no difference was asked for and none was named.
         overlap = len(given & true) / len(given | true) if given | true else 1.0
         return Grade(overlap, int(overlap == 1.0), found=bool(given))
     if task == "word_search":

@@ -179,6 +179,7 @@ def read(text: str, options: Sequence[str]) -> int | None:
     ):
         return _index(ends[1])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # The last line first: a reply that begins with one option may end with another.
     for line in (*lines[-1:], *lines[:1]):
         if begins := _pattern(rf"(?:(?i:option|choice)\s?)?[(\[]?(<L>){_STOP}", last).match(line):
             return _index(begins[1])
@@ -193,6 +194,7 @@ def read(text: str, options: Sequence[str]) -> int | None:
         letters = {x.upper() for x in _pattern(pattern, last).findall(text)} & {letter(k) for k in range(len(options))}
         if len(letters) == 1:
             return _index(letters.pop())
+        # Several letters stand there, and no reading before this one decided between them.
         if letters:
             return None
     return _only_named(text, options)
@@ -225,6 +227,7 @@ def _only_named(text: str, options: Sequence[str]) -> int | None:
         )
 
     flat, *names = (plain(part) for part in (text, *(option.strip().rstrip(".") for option in options)))
+    # Longest first, so that "red car" is not read as "car".
     for longest in sorted({t for t in names if t and t not in _COMMON}, key=len, reverse=True):
         before = "" if re.match(r"[^\W\d_]{2}", longest) else r"(?<![-\u2013\u2212\u221a±.])(?<!\d[,/:^])"
         before = "" if re.match(f"[{CJK}]", longest) else rf"(?<!\w){before}"

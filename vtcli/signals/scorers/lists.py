@@ -24,6 +24,7 @@ def items(text: str) -> list[str]:
     if not (text.startswith("[") and text.endswith("]")) or len(text) > 10 * MAX_ITEMS:
         return [text]
     try:
+        # ``literal_eval`` runs no code: the text is the policy's.
         read = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         read = [part.strip() for part in text[1:-1].split(",")]
@@ -44,6 +45,7 @@ def chartqapro(sample: Sample, text: str) -> Grade:
         _item(a, b, exact=bool(sample.truth.get("exact")) or (k < len(years) and years[k]))
         for k, (a, b) in enumerate(zip(wanted, given, strict=False))
     ]
+    # Over the longer list, so that naming more items than asked for costs as missing ones do.
     value = sum(scores) / max(len(wanted), len(given))
     return Grade(value, int(value == 1.0))
 
