@@ -154,7 +154,7 @@ def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
 @each_case(
     ("argv", "words"),
     [
-        ([], "vtcli plan needs a cluster: cluster=NODESxGPUSxKIND"),
+        ([], "vtcli plan needs a cluster, because there is no GPU here: cluster=NODESxGPUSxKIND"),
         (["cluster=4x8"], "expected NODESxGPUSxKIND"),
         (["cluster=0x8xH200"], "expected NODESxGPUSxKIND"),
         (["cluster=4x8xH300"], "no numbers for 'H300'"),
