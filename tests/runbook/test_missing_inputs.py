@@ -453,7 +453,7 @@ def test_a_variant_that_only_makes_data_needs_data_made_with_it(home: Path) -> N
         missing.require_effect(compose.plan("rl", argv), argv)
 
     with pytest.raises(
-        ConfigError, match=r"variant=mixed changes how data is made .* rl\.data=data:v1 was made without"
+        ConfigError, match=r"variant=mixed only changes how data is made.* rl\.data=data:v1 was made without"
     ):
         refuse("rl.data=data:v1", "variant=mixed")
     refuse("rl.data=mixed:v1", "variant=mixed")

@@ -158,8 +158,8 @@ def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
         ({"benchmarks": Path("/nope")}, r"BENCHMARKS=/nope: there is no such folder"),
         ({"overrides": ("model=x",)}, r"model=x: the runbook sets this for each command"),
         ({"overrides": ("rl.data=x:v1",)}, r"rl.data=x:v1: .* \(MODEL=, DATA= and DEMOS= name inputs\)"),
-        ({"overrides": ("eval.shard=1/4",)}, r"eval.shard=1/4: the runbook gives this"),
-        ({"alone": {"eval": ("seed=3",)}}, r"seed=3: the runbook gives this"),
+        ({"overrides": ("eval.shard=1/4",)}, r"eval.shard=1/4: the runbook sets this"),
+        ({"alone": {"eval": ("seed=3",)}}, r"seed=3: the runbook sets this"),
         ({"overrides": ("variant=code", "+variant=released")}, r"variant=code, released: expected one"),
     ],
 )
@@ -399,7 +399,7 @@ def test_a_command_line_names_what_a_reproduction_starts_from() -> None:
     assert asked == Reproduction("codev", "node", seeds=(0, 1), overrides=("rl.group_size=2",), alone=alone, **given)
     found = told(asked)
     assert all(("engine=vllm_server" in step.arguments) == (step.verb == "eval") for step in found.values())
-    with pytest.raises(ConfigError, match=r"judge=openai: the runbook gives this"):
+    with pytest.raises(ConfigError, match=r"judge=openai: the runbook sets this"):
         read(["judge=openai"], None)
     with pytest.raises(ConfigError, match=r"train: no such step; expected "):
         told(read(["recipe=codev", "train:engine=hf"], None))
