@@ -274,7 +274,7 @@ def test_too_many_broken_rollouts_are_one_error_with_the_commonest_reason() -> N
     with pytest.raises(EngineError) as caught:
         refuse_broken(0.75, 0.5, [answered, *broken], "step 3 (log)")
     assert str(caught.value).startswith("step 3 (log): 75% of the rollouts broke, at most agent.max_broken=50% may.")
-    assert "The commonest reason, of 2 of 3: A: x. Mend that" in str(caught.value)
+    assert "The commonest reason, of 2 of 3: A: x. Fix that" in str(caught.value)
 
 
 def test_room_for_an_answer_is_looked_for_before_anything_is_sampled() -> None:

@@ -234,7 +234,7 @@ def test_a_model_that_names_no_environment_of_ours_needs_one(
     )
     with pytest.raises(InputError, match=message) as found:
         stage.run(config)
-    assert "+recipe=NAME, or env=NAME" in str(found.value)
+    assert "+recipe=NAME or env=NAME" in str(found.value)
 
 
 @each_case(

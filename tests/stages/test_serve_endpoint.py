@@ -98,5 +98,5 @@ def test_an_endpoint_needs_an_address_and_a_world(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"serve\.policy=endpoint .*serve\.endpoint\.url"):
         run(*WORDS)
-    with pytest.raises(InputError, match=r"\+recipe=NAME, or env=NAME"):
+    with pytest.raises(InputError, match=r"\+recipe=NAME or env=NAME"):
         run(*WORDS[1:], "serve.endpoint.url=http://127.0.0.1:9/v1")
