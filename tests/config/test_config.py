@@ -196,6 +196,10 @@ def test_every_value_of_a_recipe_names_its_source() -> None:
         assert not bare, "\n".join(bare)
 
 
+NEEDED = {"env=gymnasium": ["env.make={_target_: fractions.Fraction}"], "env=mcp": ["env.server=http://localhost/mcp"]}
+"""Values that the user of a choice has to give."""
+
+
 @pytest.mark.slow
 def test_every_choice_of_every_group_composes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTCLI_BENCHMARKS", "copies")
@@ -203,8 +207,9 @@ def test_every_choice_of_every_group_composes(monkeypatch: pytest.MonkeyPatch) -
     for group, choice in [(name, choice) for name in groups for choice in compose.options(name)]:
         tasks = (yaml.safe_load((compose.folder() / group / f"{choice}.yaml").read_text()) or {}).get("tasks") or {}
         users = [name for name, task in tasks.items() if (task.get("generate") or {}).get("path") == "???"]
-        paths = [f"data.tasks.{name}.generate.path=copy" for name in users]
-        compose.check_plug_points(compose.load("synth", [f"{group}={choice}", *paths]))
+        given = [f"data.tasks.{name}.generate.path=copy" for name in users]
+        given += NEEDED.get(f"{group}={choice}", [])
+        compose.check_plug_points(compose.load("synth", [f"{group}={choice}", *given]))
 
 
 def test_scales_are_ordered_by_what_they_need() -> None:
