@@ -22,6 +22,7 @@ from vtcli.envs import gym_world
 from vtcli.envs.card import EnvInputs, read_card
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call
+from vtcli.protocols import Env
 from vtcli.rewards import world
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.schema import Sample, Signals, Stop, Trajectory
@@ -40,7 +41,10 @@ def play(card: Any, sample: Sample, store: ImageStore, *turns: str, timeout_s: f
     inputs = EnvInputs(store, PROMPT)
     policy = ScriptedPolicy(tiny_model.chat(), turns)
     limits = Limits(max_turns=9, max_tokens=20_000, max_turn_tokens=500, max_images=20, timeout_s=timeout_s)
-    opened = lambda s: card.open(card.offer(s), inputs)  # noqa: E731
+
+    def opened(sample: Sample) -> Env:
+        return card.open(card.offer(sample), inputs)
+
     return asyncio.run(rollout(RolloutRequest(sample, 0), policy, tiny_model.chat(), opened, limits))
 
 

@@ -23,7 +23,7 @@ from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call, parse_answer, parse_calls
 from vtcli.protocols import DecodedTurn, Env
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
-from vtcli.schema import Stop
+from vtcli.schema import Sample, Stop
 from vtcli.store.images import ImageStore
 
 pytest.importorskip("mcp")
@@ -231,7 +231,9 @@ def test_a_later_connection_that_fails_breaks_its_rollout_alone(tmp_path: Path, 
     card, limits = mcp_server.card(server=server), Limits(max_tokens=20_000, max_turn_tokens=2000)
 
     def play() -> Any:
-        opened = lambda s: card.open(s, EnvInputs(store, PROMPT))  # noqa: E731
+        def opened(sample: Sample) -> Env:
+            return card.open(sample, EnvInputs(store, PROMPT))
+
         policy = ScriptedPolicy(chat, ("<answer>K</answer>",))
         return asyncio.run(rollout(RolloutRequest(make_sample(store), 0), policy, chat, opened, limits))
 
@@ -272,7 +274,9 @@ def test_a_rollout_with_a_server_named_in_a_folder_of_ones_own(tmp_path: Path, s
     limits = Limits(max_tokens=20_000, max_turn_tokens=2000, timeout_s=20)
 
     def play(*turns: str) -> Any:
-        opened = lambda s: card.open(card.offer(s), EnvInputs(store, PROMPT))  # noqa: E731
+        def opened(sample: Sample) -> Env:
+            return card.open(card.offer(sample), EnvInputs(store, PROMPT))
+
         request = RolloutRequest(make_sample(store), 0)
         return asyncio.run(rollout(request, ScriptedPolicy(chat, turns), chat, opened, limits))
 

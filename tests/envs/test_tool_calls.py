@@ -139,6 +139,24 @@ def test_a_tool_of_ones_own_that_gives_no_picture_is_named(sample, store):
         asyncio.run(env.step(turn, sample.images))
 
 
+def test_a_picture_of_a_shape_that_cannot_be_shown_fails_its_call_alone(sample, store):
+    """The policy may have chosen the shape, as of a crop, so it must not end the run."""
+    shapes = [(1, 2000, 3), (2000, 1, 3), (0, 5, 3)]
+
+    class Thin:
+        name, arguments = "image_flip_tool", ()
+
+        def __call__(self, pixels, ref, arguments):
+            return ToolOutput(np.zeros(shapes.pop(), np.uint8), {"op": "thin"})
+
+    env = replace(open_native(sample, store), tools={"image_flip_tool": Thin()})
+    text = call("image_flip_tool", direction="vertical")
+    while shapes:
+        seen = asyncio.run(env.step(DecodedTurn(text, parse_calls(text), None), sample.images))
+        assert (seen.images, seen.ends, seen.results[0].status) == ((), False, "error")
+        assert "cannot be shown" in seen.text
+
+
 def test_a_sample_with_an_unknown_tool_is_the_user_s_error(store):
     with pytest.raises(InputError, match="offers tools \\['telescope'\\] that do not exist"):
         open_native(make_sample(store, tools=("telescope",)), store)

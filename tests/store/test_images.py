@@ -6,6 +6,7 @@ import hashlib
 import io
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,14 @@ def test_cache_stays_within_its_limit(tmp_path: Path) -> None:
     assert len(store._cache) == 1  # pyright: ignore[reportPrivateUsage]
 
 
-@each_case("pixels", [np.zeros((5, 5), np.uint8), np.zeros((0, 5, 3), np.uint8), np.zeros((5, 5, 3))])
+@each_case("shape", [(0, 5, 3), (5, 0, 3), (1, 201, 3), (201, 1, 3)])
+def test_a_shape_that_no_model_can_be_shown_has_an_error_of_that_kind(tmp_path: Path, shape) -> None:
+    store = images.ImageStore(tmp_path, partial(images.smart_resize, factor=28, min_pixels=56 * 56, max_pixels=10**6))
+    with pytest.raises(images.ImageShapeError, match=f"{shape[1]} x {shape[0]} pixels cannot be shown"):
+        store.add(np.zeros(shape, np.uint8))
+
+
+@each_case("pixels", [np.zeros((5, 5), np.uint8), np.zeros((5, 5, 3))])
 def test_add_refuses_what_is_not_rgb(tmp_path: Path, pixels) -> None:
     with pytest.raises(InputError, match="uint8"):
         images.ImageStore(tmp_path).add(pixels)

@@ -15,10 +15,11 @@ from vtcli.envs.code_writing import harmless, shorten
 from vtcli.envs.prompts import opening
 from vtcli.envs.syntax import CallSyntax
 from vtcli.envs.tool_calls import printable
-from vtcli.errors import InputError, ToolError
+from vtcli.errors import ToolError
 from vtcli.protocols import DecodedTurn, Images, Pixels, Syntax
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
 from vtcli.store.image_work import in_thread
+from vtcli.store.images import ImageShapeError
 
 PLACEHOLDER = "<image>"
 
@@ -118,11 +119,7 @@ class ForeignEnv:
         try:
             if not failed:
                 refs = tuple(self._images.add(each, transform={"op": str(call.name)}) for each in answer.pictures)
-        except (ToolError, InputError) as error:
-            if isinstance(error, InputError) and isinstance(
-                error.__cause__, OSError
-            ):  # the store's disk: the user must act
-                raise
+        except (ToolError, ImageShapeError) as error:  # any other InputError is the store's disk: the user must act
             failed, text = True, f"Error: {call.name} gave a picture that cannot be shown: {error}\n{text}"
         said = harmless(text).strip()
         marks = "\n".join(f"{PLACEHOLDER}\nimage {count + i}" for i in range(len(refs)))

@@ -24,7 +24,7 @@ from vtcli.envs.syntax import CallSyntax, hermes
 from vtcli.errors import ConfigError, InputError, ToolError
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef, Json, Sample
-from vtcli.store import image_work
+from vtcli.store.image_work import under_way
 from vtcli.tools.arguments import required, schema
 
 T = TypeVar("T")
@@ -140,11 +140,7 @@ class _WorldThread:
         self._last = Future[Any]()
         self._work.put((work, self._last))
         answer: asyncio.Future[T] = asyncio.wrap_future(self._last)
-        # As in_thread does it: engine hf waits for an answer that begins a request, and batches decide the last bits.
-        mine = image_work._open.setdefault(asyncio.get_running_loop(), set())  # pyright: ignore[reportPrivateUsage]
-        mine.add(answer)  # pyright: ignore[reportArgumentType]  # a set of futures of anything
-        answer.add_done_callback(mine.discard)
-        return await answer
+        return await under_way(answer)
 
     async def end(self, work: Callable[[], None]) -> None:
         """Does ``work`` as the thread's last. It is not waited for behind a step that was given up and still runs."""

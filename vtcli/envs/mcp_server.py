@@ -58,17 +58,20 @@ def card(
     """
     if not server:
         raise ConfigError("env.server: expected a URL, or a list with a command and its arguments")
-    try:
-        import mcp
-
-        mcp.Client  # noqa: B018  of version 2
-    except (ImportError, AttributeError):
-        raise ConfigError(
-            "env: an MCP server needs the package mcp of version 2: pip install 'vtcli[worlds]'"
-        ) from None
+    if not hasattr(_package(), "Client"):  # version 1 has none
+        raise ConfigError("env: an MCP server needs the package mcp of version 2: pip install 'vtcli[worlds]'")
     where = server if isinstance(server, str) else tuple(server)
     tool_server = McpServer(where, tuple(tools), image_argument, start_timeout_s, max_images)
     return EnvCard(name, partial(_open, tool_server, syntax, max_chars))
+
+
+def _package() -> Any:
+    """Imports the package mcp; None where it is not installed."""
+    try:
+        import mcp
+    except ImportError:
+        return None
+    return mcp
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from vtcli.families.templates import fill
 from vtcli.protocols import DecodedTurn, Images, Syntax, Tool
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
 from vtcli.store.image_work import in_thread
+from vtcli.store.images import ImageShapeError
 from vtcli.tools.arguments import integer
 
 
@@ -79,6 +80,8 @@ class ToolCalls:
         output = tool(self.images.full(parent), parent, arguments)
         try:
             ref = self.images.add(output.pixels, parent=index, transform=output.transform)
+        except ImageShapeError as error:  # a crop that is too thin, say: the policy chose it
+            raise ToolError(f"{tool.name} gave a picture that cannot be shown: {error}") from error
         except InputError as error:  # of a tool from outside
             raise InputError(f"the tool {tool.name} gave no picture: {error}") from error
         text = fill(self.prompt.observation, {"index": str(len(images)), "size": sizes([ref])}).strip()

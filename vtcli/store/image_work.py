@@ -26,12 +26,18 @@ _open: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[object]]]
 
 async def in_thread(work: Callable[[], T]) -> T:
     """The result of ``work``, which a thread of the pool does. A caller that is cancelled leaves it to end alone."""
-    loop = asyncio.get_running_loop()
-    mine = _open.setdefault(loop, set())
-    future: asyncio.Future[T] = loop.run_in_executor(_threads(), work)
-    mine.add(future)  # pyright: ignore[reportArgumentType]  # a set of futures of anything
-    future.add_done_callback(mine.discard)
-    return await future
+    return await under_way(asyncio.get_running_loop().run_in_executor(_threads(), work))
+
+
+def under_way(work: asyncio.Future[T]) -> asyncio.Future[T]:
+    """Returns ``work`` of another thread, and counts it in ``busy`` and ``settled`` until it is done.
+
+    Engine hf waits for such work before it forms a batch, because the batch decides the last bits of its numbers.
+    """
+    mine = _open.setdefault(asyncio.get_running_loop(), set())
+    mine.add(work)  # pyright: ignore[reportArgumentType]  # a set of futures of anything
+    work.add_done_callback(mine.discard)
+    return work
 
 
 def submit(work: Callable[[], T]) -> Future[T]:
@@ -40,12 +46,12 @@ def submit(work: Callable[[], T]) -> Future[T]:
 
 
 def busy() -> bool:
-    """Returns True if something of ``in_thread`` is under way in this event loop."""
+    """Returns True if something is ``under_way`` in this event loop."""
     return bool(_open.get(asyncio.get_running_loop()))
 
 
 async def settled() -> None:
-    """Waits until nothing of ``in_thread`` is under way in this event loop."""
+    """Waits until nothing is ``under_way`` in this event loop."""
     while mine := _open.get(asyncio.get_running_loop()):
         await asyncio.wait(mine)
 

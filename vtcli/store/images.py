@@ -83,10 +83,14 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
     return rows * factor, columns * factor
 
 
+class ImageShapeError(InputError):
+    """An image has a shape that no model can be shown. A tool's picture of such a shape fails the policy's call."""
+
+
 def require_aspect(height: int, width: int) -> None:
-    """Raises ``InputError`` for sides that differ by more than a factor of 200."""
+    """Raises ``ImageShapeError`` for an empty side, and for sides that differ by more than a factor of 200."""
     if min(height, width) < 1 or max(height, width) > MAX_ASPECT_RATIO * min(height, width):
-        raise InputError(
+        raise ImageShapeError(
             f"An image of {width} x {height} pixels cannot be shown to the model: "
             f"its longer side may be at most {MAX_ASPECT_RATIO} times the shorter one. Crop or pad it."
         )
@@ -237,7 +241,12 @@ class ImageStore:
         self._guard = threading.Lock()
 
     def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef:
-        """Stores ``(H, W, 3)`` pixels and their view. Raises ``InputError`` for shapes the model cannot be shown."""
+        """Stores ``(H, W, 3)`` pixels and their view.
+
+        Raises:
+            ImageShapeError: a shape that the model cannot be shown.
+            InputError: no RGB pixels of 8 bits, or disk trouble.
+        """
         height, width = _require_rgb(pixels).shape[:2]
         view_height, view_width = self._sizing(height, width)
         full = self._put(pixels)
@@ -373,8 +382,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _require_rgb(pixels: Pixels) -> Pixels:
-    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or 0 in pixels.shape:
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
         raise InputError(f"Pixels must be (H, W, 3) uint8 with H, W >= 1; got {pixels.shape} {pixels.dtype}.")
+    if 0 in pixels.shape:
+        raise ImageShapeError(f"An image of {pixels.shape[1]} x {pixels.shape[0]} pixels cannot be shown: it is empty.")
     return pixels
 
 
