@@ -369,7 +369,8 @@ class _Rollouts:
                 await session.start(*([few] if left else []))
                 self.stage.tracker.tags(session.facts)
             if known:
-                print_line(f"eval: {len(known)} rollouts are remembered; memory=off asks for them again")
+                again = "; memory=off asks for them again" if config.memory == "on" else ""
+                print_line(f"eval: {len(known)} rollouts are remembered{again}")
             if left:
                 price = config.endpoint.price if config.policy == "endpoint" else None
                 print_line(f"eval: {outlook(groups, len(left), config.agent.limits, price)}")

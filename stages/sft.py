@@ -259,7 +259,7 @@ def _train(
     done = 0
     barrier()  # the first rank makes the work folder
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
-        done = found[0]  # the first rank, the only one that writes logs, has cut them back to this step
+        done = found[0]  # only the first rank writes logs, and it has cut them back to this step
         learner.load_checkpoint(found[1])
     own = slice(learner.rank, None, learner.world)  # this rank's part of any list
 

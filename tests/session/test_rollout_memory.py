@@ -33,7 +33,7 @@ from vtcli.session.session import Session
 from vtcli.signals import answer, usage
 from vtcli.signals.scorers.texts import exact
 from vtcli.store.images import ImageLimits, ImageStore
-from vtcli.store.removal import ROLLOUTS, bound_rollouts, rollouts
+from vtcli.store.removal import ROLLOUTS, bound_rollouts, caches
 
 AGENT = Agent(
     env=partial(native_card),
@@ -270,9 +270,9 @@ def test_agents_that_nobody_asks_make_room(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "a.jsonl").write_bytes(b"x" * 1000)
         os.utime(folder, (time.time() - days * 86_400, time.time() - days * 86_400))
-    assert [each.path.name for each in rollouts(tmp_path)] == ["old", "older than a day", "new"]
-    assert [each.path.name for each in rollouts(tmp_path, 5 * 86_400.0)] == ["old"]
+    assert [each.path.name for each in caches(tmp_path)] == ["old", "older than a day", "new"]
+    assert [each.path.name for each in caches(tmp_path, 5 * 86_400.0)] == ["old"]
     bound_rollouts(tmp_path, most=2500)
-    assert [each.path.name for each in rollouts(tmp_path)] == ["older than a day", "new"]
+    assert [each.path.name for each in caches(tmp_path)] == ["older than a day", "new"]
     bound_rollouts(tmp_path, most=0)
-    assert [each.path.name for each in rollouts(tmp_path)] == ["new"]
+    assert [each.path.name for each in caches(tmp_path)] == ["new"]

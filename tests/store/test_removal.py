@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from vtcli.errors import InputError
 from vtcli.store import disk, removal
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.manifest import file_problems, load
-from vtcli.store.removal import clear, dependants, leftovers, remove
+from vtcli.store.removal import DAY_S, clear, dependants, leftovers, remove
 
 
 def make(
@@ -145,3 +147,17 @@ def test_a_plain_gc_names_the_work_that_it_leaves(store: ArtifactStore) -> None:
     assert "left 1 folders of 0.3 MB" in plain.stderr and "--work removes" in plain.stderr and not plain.stdout
     whole = CliRunner().invoke(app, [*command, "--work"])
     assert "rl-1" in whole.stdout and not whole.stderr and not (store.root / ".work" / "rl-1").exists()
+
+
+def test_caches_go_once_they_are_unused_for_so_long(store: ArtifactStore) -> None:
+    for days, name in ((40, ".rollouts/old"), (40, ".merged/old"), (0, ".rollouts/new"), (0, ".merged/new")):
+        folder = store.root / name
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * 1000)
+        os.utime(folder, (time.time() - days * DAY_S, time.time() - days * DAY_S))
+    command = ["gc", "--home", str(store.root)]
+    plain = CliRunner().invoke(app, command)
+    assert "in 4 folders" in plain.stderr and "--unused DAYS" in plain.stderr and not plain.stdout
+    found = CliRunner().invoke(app, [*command, "--unused", "30"])
+    assert found.stdout.count("removed") == 2 and "in 2 folders" in found.stderr
+    assert sorted(str(p.relative_to(store.root)) for p in store.root.glob(".*/*/")) == [".merged/new", ".rollouts/new"]

@@ -87,21 +87,21 @@ def rm(
 def gc(
     home: Home = Path("artifacts"),
     work: Annotated[bool, typer.Option("--work", help="Also what interrupted runs would go on from.")] = False,
-    rollouts: Annotated[
-        float | None, typer.Option("--rollouts", min=0, metavar="DAYS", help="Also answers of agents unused so long.")
+    unused: Annotated[
+        float | None,
+        typer.Option("--unused", min=0, metavar="DAYS", help="Also rollouts and merged adapters unused so long."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
 ) -> None:
     """Remove what killed processes left behind: drafts of artifacts, locks, and with --work their unfinished work."""
-    from vtcli.store.removal import DAY_S, clear, leftovers
-    from vtcli.store.removal import rollouts as rollouts_of
+    from vtcli.store.removal import DAY_S, caches, clear, leftovers
 
     store = store_in(home)
     everything = leftovers(store, work=True)
     unfinished = [leftover for leftover in everything if leftover.kind == "work" and not work]
     found = [leftover for leftover in everything if leftover not in unfinished]
-    found += [] if rollouts is None else rollouts_of(store.root, rollouts * DAY_S)
-    kept = [leftover for leftover in rollouts_of(store.root) if leftover not in found]
+    found += [] if unused is None else caches(store.root, unused * DAY_S)
+    kept = [leftover for leftover in caches(store.root) if leftover not in found]
     if not dry_run:
         clear(found)
     for leftover in found:
@@ -118,8 +118,9 @@ def gc(
         )
     if kept:
         print_line(
-            f"vtcli: the rollouts of {len(kept)} agents take {sum(each.size for each in kept) / 1e6:.1f} MB, and eval "
-            "and filter take them from there; --rollouts DAYS removes those that nobody has used for so long"
+            f"vtcli: rollouts and merged adapters in {len(kept)} folders take "
+            f"{sum(each.size for each in kept) / 1e6:.1f} MB and save making them again; --unused DAYS removes the "
+            "folders that no run has used for so long"
         )
 
 

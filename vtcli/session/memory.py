@@ -1,8 +1,8 @@
 """The memory of rollouts: no stage asks an agent for a rollout that another stage, or an earlier run, has made.
 
-A rollout is found by a digest of everything that decides it: the weights, the whole agent, this package's own rollout
-code, the question, the seed and the sampling. Its signals are kept with a digest of what measured them, so a better
-scorer costs a new measurement and no rollout.
+The key of a rollout is a digest of all that decides it: the weights, the whole agent, this package's rollout code, the
+question, the seed and the sampling. A second digest, of all that measures it, stands beside its signals, so a
+better scorer measures again and rolls nothing out.
 
 Each agent has one folder, a *shelf*. Every process appends to its own file there, so that the shards of a job
 array share a shelf without locks, also on a network file system. The pictures that tools made are links beside it.
@@ -77,9 +77,9 @@ class RolloutMemory:
         self._touched = float("-inf")
 
     def get(self, name: str, measured: str) -> RolloutRecord | None:
-        """The rollout of this name: measured so if it ever was, else by other signals.
+        """Returns the rollout of this name, preferably with the signals ``measured``, else with others.
 
-        It is only a memory: what cannot be read, or lacks a picture, is not there.
+        None also for a rollout that cannot be read or lacks a picture, because it can be made again.
         """
         if self._places is None:
             self._places = self._scan()
@@ -164,7 +164,8 @@ def _made(trajectory: Trajectory) -> list[str]:
 
 
 def shelf_name(agent: Agent, weights: object, **more: object) -> str:
-    """Digest of the weights, the agent and ``more`` that decides a rollout; what only measures it is left out."""
+    """Returns a digest of all that decides a rollout: weights, agent, ``more`` and code. Signals and the judge only
+    measure it, so they are left out."""
     counted = {f.name: getattr(agent, f.name) for f in fields(agent) if f.name not in ("signals", "judge", *UNCOUNTED)}
     # An engine from outside is another policy; ours differ in speed and in the last bit.
     counted |= {"limits": replace(agent.limits, timeout_s=1.0), "engine": agent.engine.own}
@@ -174,29 +175,29 @@ def shelf_name(agent: Agent, weights: object, **more: object) -> str:
 
 
 def measure_name(signals: Iterable[object], judge: object, rubrics: Iterable[str], **more: object) -> str:
-    """Digest of what measures a rollout: signals, judge, the texts of its rubrics, and their code."""
+    """Returns a digest of all that measures a rollout: signals, judge, the texts of its rubrics, and their code."""
     value = described({"signals": list(signals), **more}) | {"judge": described(judge, leave_out=judging.WHERE)}
     texts = {rubric: codec.encode(load_rubric(rubric)) for rubric in rubrics}
     return _digest([value, _files(value), texts, outside_code(targets(value)), scoring_source()])
 
 
 def _files(value: Any) -> dict[str, str]:
-    """Digests of the files that a plug's values name, such as a table or the program of a server."""
+    """Hashes the files that a plug's values name, such as a table or the program of a server."""
     return {str(path): hash_file(path) for path in files_of(value)}
 
 
-def request_name(request: RolloutRequest, **more: object) -> str:
-    """Digest of the question, the seed, the sampling, and what the rollout continues."""
+def request_name(request: RolloutRequest) -> str:
+    """Returns a digest of the question, the seed, the sampling, and the trajectory that a rollout continues."""
     sample = request.sample
     shown = tuple(replace(video, path=videos.content(video)) for video in sample.videos)
     # In which split a question stands changes no rollout.
-    return _digest([codec.encode(replace(request, sample=replace(sample, videos=shown, split=""))), more])
+    return _digest(codec.encode(replace(request, sample=replace(sample, videos=shown, split=""))))
 
 
 def described(value: Any, leave_out: Sequence[str] = ()) -> Any:
-    """Plain values for a digest: dataclasses by their fields, bound functions by their path and keywords.
+    """Turns a value into plain ones for a digest: dataclasses by their fields, functions by path and keywords.
 
-    A function without a path, such as a lambda, gets a name that nothing else has: what it does cannot be compared.
+    A function without an importable path, such as a lambda, gets a unique name, so nothing else ever equals it.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -214,8 +215,6 @@ def described(value: Any, leave_out: Sequence[str] = ()) -> Any:
         return {str(key): described(item, leave_out) for key, item in pairs.items() if key not in leave_out}
     if isinstance(value, list | tuple):
         return [described(item, leave_out) for item in cast("Sequence[Any]", value)]
-    if isinstance(value, set | frozenset):
-        return sorted(json.dumps(described(item, leave_out)) for item in cast("Iterable[Any]", value))
     if isinstance(value, Path):
         return str(value)
     if callable(value):

@@ -69,8 +69,10 @@ def merged(root: Path, adapter: Path, base_of: Callable[[str], Path]) -> Path:
                 shutil.rmtree(draft, ignore_errors=True)
             size = sum(path.stat().st_size for path in target.iterdir()) / 1e9
             print_line(
-                f"vtcli: merged {adapter} into {base}: {target}, {size:.1f} GB, to be removed when no run uses it"
+                f"vtcli: merged {adapter} into {base}: {target}, {size:.1f} GB (vtcli artifacts gc --unused DAYS)"
             )
+        with disk.checked(target):
+            os.utime(target)  # it is in use
     return target
 
 
@@ -114,4 +116,4 @@ def _merge(base: Path, adapter: Path, folder: Path) -> None:
         if wanted and not (folder / path.name).exists():
             shutil.copyfile(path, folder / path.name)
     for path in folder.iterdir():
-        os.chmod(path, 0o444)  # noqa: PTH101
+        path.chmod(0o444)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from vtcli.errors import InputError
 from vtcli.store import disk
+from vtcli.store.adapters import MERGED
 from vtcli.store.artifacts import NEWEST_REMOVED, Artifact, ArtifactStore
 
 
@@ -23,7 +24,7 @@ class Leftover:
 
     path: Path
     size: int
-    kind: str  # "draft", "work", "lock" or "rollouts"
+    kind: str  # "draft", "work", "lock" or "cache"
 
 
 def dependants(store: ArtifactStore, chosen: Sequence[Artifact]) -> list[Artifact]:
@@ -96,7 +97,7 @@ def leftovers(store: ArtifactStore, work: bool = False) -> list[Leftover]:
             if draft.is_dir() and disk.is_free(draft.with_name(f"{draft.name}.lock")):
                 found.append(Leftover(draft, _size(draft), "draft"))
         if (rates := store.root / ".facts" / "pass_rate").is_dir():  # of 0.1.0's first months; nothing reads it now
-            found.append(Leftover(rates, _size(rates), "rollouts"))
+            found.append(Leftover(rates, _size(rates), "cache"))
         for folder in sorted(store.root.glob(".work/*")) if work else ():
             if folder.is_dir() and disk.is_free(folder.with_suffix(".lock")):
                 found.append(Leftover(folder, _size(folder), "work"))
@@ -104,29 +105,30 @@ def leftovers(store: ArtifactStore, work: bool = False) -> list[Leftover]:
 
 
 ROLLOUTS = ".rollouts"
-"""Folder below the home of artifacts with what each agent has answered, see ``session.memory``."""
+"""Folder below the home of artifacts with the rollouts of each agent, see ``session.memory``."""
 
 MOST_ROLLOUTS = 50 * 2**30
-"""Bytes that these may take before the agents that nothing was asked of for longest go."""
+"""Bytes that these may take before the rollouts of the agents unused for longest go."""
 
 DAY_S = 86_400.0
 
 
-def rollouts(root: Path, unused_s: float = 0.0) -> list[Leftover]:
-    """Returns the rollouts of each agent that no run has asked for ``unused_s``; the one unused for longest first."""
+def caches(root: Path, unused_s: float = 0.0, kinds: Sequence[str] = (ROLLOUTS, MERGED)) -> list[Leftover]:
+    """Returns the rollouts of each agent and each merged adapter that no run has used for ``unused_s``; the one unused
+    for longest first."""
     found: list[tuple[float, Leftover]] = []
-    for shelf in (root / ROLLOUTS).glob("*/"):
+    for folder in (folder for kind in kinds for folder in (root / kind).glob("*/")):
         with suppress(FileNotFoundError):  # another process has just made room
-            used = shelf.stat().st_mtime
+            used = folder.stat().st_mtime
             if time.time() - used >= unused_s:
-                found.append((used, Leftover(shelf, _size(shelf), "rollouts")))
+                found.append((used, Leftover(folder, _size(folder), "cache")))
     return [leftover for _, leftover in sorted(found, key=lambda pair: pair[0])]
 
 
 def bound_rollouts(root: Path, most: int = MOST_ROLLOUTS) -> None:
-    """Removes what was remembered of agents, the one unused for longest first, until the rest takes ``most`` bytes. An
-    agent that was asked within a day stays, as a run may be asking it now."""
-    shelves = rollouts(root)
+    """Removes the rollouts of agents, the one unused for longest first, until the rest takes ``most`` bytes. An agent
+    that was asked within a day stays, because a run may be asking it now."""
+    shelves = caches(root, kinds=(ROLLOUTS,))
     left = sum(shelf.size for shelf in shelves)
     for shelf in shelves:
         with suppress(FileNotFoundError):
@@ -139,7 +141,7 @@ def clear(found: Sequence[Leftover]) -> None:
     """Removes leftovers, except those taken or removed by another process meanwhile."""
     for leftover in found:
         path = leftover.path
-        if leftover.kind == "rollouts":
+        if leftover.kind == "cache":
             shutil.rmtree(path, ignore_errors=True)
             continue
         lock = {"lock": path, "work": path.with_suffix(".lock"), "draft": path.with_name(f"{path.name}.lock")}
