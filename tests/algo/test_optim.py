@@ -8,8 +8,10 @@ from typing import get_args, get_type_hints
 import pytest
 from cases import each_case
 
+from vtcli.algo.losses import LossConfig, refuse_wide_clip
 from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.config.bounds import OutOfBounds
+from vtcli.errors import ConfigError
 
 
 @each_case(
@@ -61,3 +63,27 @@ def test_the_combinations_of_settings_that_deepspeed_can_run() -> None:
             continue
         taken.add((stage, dtype, offload, sleep))
     assert taken == {(stage, *row) for stage, rows in can.items() for row in itertools.product(*rows)}
+
+
+def test_a_row_longer_than_a_micro_batch_is_refused_with_both_numbers() -> None:
+    backend = Backend(batch_tokens=100)
+    backend.require_whole_rows(100)
+    with pytest.raises(ConfigError, match=r"batch_tokens=100 .*max_tokens=101"):
+        backend.require_whole_rows(101)
+
+
+@each_case(
+    ("ratio", "low", "high", "refused"),
+    [
+        ("sequence", 0.2, 4e-4, True),
+        ("sequence", 3e-4, 0.28, True),
+        ("sequence", 3e-4, 4e-4, False),
+        ("token", 0.2, 0.28, False),
+    ],
+)
+def test_a_clip_of_tokens_is_refused_for_the_ratio_of_a_sequence(ratio, low, high, refused) -> None:
+    loss = LossConfig(ratio=ratio, clip_low=low, clip_high=high)
+    if not refused:
+        return refuse_wide_clip(loss)
+    with pytest.raises(OutOfBounds, match=r"loss\.ratio"):
+        refuse_wide_clip(loss)

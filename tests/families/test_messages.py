@@ -11,6 +11,7 @@ from cases import each_case
 
 from vtcli.errors import InputError
 from vtcli.families.messages import DemoRows, encode_demo
+from vtcli.families.thoughts import outside
 from vtcli.store.records import Demo
 
 GOOD = ({"role": "user", "content": "How many?"}, {"role": "assistant", "content": "<answer>2</answer>"})
@@ -72,3 +73,34 @@ def test_an_order_of_turns_that_no_rollout_has_is_told_before_any_row_is_read(me
     assert found.loaded == []
     with pytest.raises(InputError, match=words):
         encode_demo(found.demos[2], tiny_model.family().chat)
+
+
+def test_the_system_prompt_and_the_question_come_before_the_first_turn() -> None:
+    chat = tiny_model.family().chat
+    with_system = encode_demo(Demo("d", ({"role": "system", "content": "Be brief."}, *GOOD), ()), chat)
+    for row, system in ((with_system, "Be brief."), (encode_demo(Demo("d", GOOD, ()), chat), "")):
+        prompt, turn = chat.prompt(system, GOOD[0]["content"], ()), chat.encode_turn(GOOD[1]["content"])
+        assert row.token_ids == (*prompt, *turn)
+        assert [token for token, trained in zip(row.token_ids, row.mask, strict=True) if trained] == [*turn]
+
+
+@each_case(
+    ("text", "rest"),
+    [
+        ("<think>Is it 1?</think>It is 2.", "It is 2."),
+        ("  <think>Is it 1?</think> It is 2.", " It is 2."),
+        ("<think>It is 2.</think>", "<think>It is 2.</think>"),
+        ("It is 2.", "It is 2."),
+        ("It is 2.</think>No.", "It is 2.</think>No."),
+    ],
+)
+def test_the_thought_that_begins_a_turn_is_left_out(text: str, rest: str) -> None:
+    assert outside(text) == rest
+
+
+def test_a_turn_keeps_the_markers_inside_it_and_loses_the_one_that_ends_it() -> None:
+    chat = tiny_model.family().chat
+    ids = chat.encode_turn("<answer>2</answer>")
+    end = chat.tokenizer.token_to_id("<|im_end|>")
+    assert chat.decode([*ids]).text == "<answer>2</answer>"
+    assert chat.decode([end, *ids, end]).text == "<|im_end|><answer>2</answer>"

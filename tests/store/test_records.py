@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -488,3 +489,22 @@ def test_rows_of_a_task_are_not_those_of_one_whose_name_begins_with_it(tmp_path:
     records.write_samples(tmp_path / "shard.parquet", made)
     found = shards.rows([tmp_path / "shard.parquet"], [("count", ""), ("count-hard", "")])
     assert [row.id for row, _ in found] == ids
+
+
+def test_a_mapping_that_is_no_dict_becomes_an_object() -> None:
+    assert codec.encode(MappingProxyType({1: np.int64(2), "b": (Stop.ANSWERED,)})) == {
+        "1": 2,
+        "b": [Stop.ANSWERED.value],
+    }
+
+
+def test_lines_count_as_complete_up_to_the_last_newline(tmp_path: Path) -> None:
+    """A file is read backwards in steps of 64 KiB, so that the newline may be in any of them."""
+    path = tmp_path / "x.jsonl"
+    size = records.append(path, [sample()])
+    for torn in (b"", b"{", b"x" * 65_535, b"x" * 65_536, b"x" * 200_000):
+        path.write_bytes(path.read_bytes()[:size] + torn)
+        assert records.append(path, []) == size and path.stat().st_size == size
+    for torn in (b"x", b"x" * 200_000):
+        path.write_bytes(torn)
+        assert records.append(path, []) == 0 and path.stat().st_size == 0

@@ -217,8 +217,8 @@ def moved(arguments: Mapping[str, Json], sides: Sides, target: Sides) -> dict[st
     Raises:
         TooSmallError: a box that whole units of the target cannot hold.
 
-    >>> moved({"bbox_2d": [542, 75, 626, 149]}, (800, 600), (112, 84))
-    {'bbox_2d': [76, 10, 88, 21]}
+    >>> moved({"bbox_2d": [542, 76, 626, 149]}, (800, 600), (112, 84))
+    {'bbox_2d': [76, 11, 88, 21]}
     """
     across, down = target[0] / sides[0], target[1] / sides[1]
     found: dict[str, Json] = dict(arguments)
