@@ -285,7 +285,7 @@ def test_where_letters_differ_ours_are_those_that_the_reply_names(scorer: str) -
 
 
 def test_the_page_has_these_numbers() -> None:
-    page = (ROOT / "docs" / "evaluation.md").read_text()
+    page = (ROOT / "docs" / "scores.md").read_text()
     for scorer in (*DIFFERENCES, *LETTERS):
         number, found = differing(scorer)
         row = rf"^\| `{scorer}`[^|]* \| {number} \| {len(found)} \|"

@@ -110,7 +110,7 @@ def similar(sample: Sample, text: str) -> Score:
     if same.correct or letters.stated_letter(sample, text) is not None:
         return same.score, same.correct
     answers, bare = references(sample), unboxed(text)
-    shapes = [quantities.read(answer) for answer in answers]
+    shapes = [quantities.read(answer) or numerals.quantity_of_word(answer) for answer in answers]
     if all(shape is not None and quantities.is_bare(shape) for shape in shapes):
         shape = quantities.read(bare) or numerals.quantity(text)
         right = shape is not None and any(quantities.same(shape, wanted) for wanted in shapes if wanted is not None)

@@ -15,11 +15,11 @@ from vtcli.signals.scorers.texts import boxed, unboxed
 MAX_CHARS = 4_000  # of a reply that is searched, the last ones
 _BRACES = re.compile(r"\{([^{}]{0,400})\}")
 _COUNT = r"[^{}\d]{0,40}\{?(?<!\d)(\d{1,9})(?!\d)\}?"
-_AXES = {"row": r"rows?", "column": r"col(?:umn)?s?"}
-_BEHIND = {axis: re.compile(rf"\b{word}\b{_COUNT}", re.IGNORECASE) for axis, word in _AXES.items()}
-_BEFORE = {axis: re.compile(rf"(?<!\d)(\d{{1,9}})\}}?\s?{word}\b", re.IGNORECASE) for axis, word in _AXES.items()}
+_AXES = {"row": r"(?:\brows?\b|行(?:数|數)?|행)", "column": r"(?:\bcol(?:umn)?s?\b|列(?:数|數)?|열)"}
+_BEHIND = {axis: re.compile(rf"{word}{_COUNT}", re.IGNORECASE) for axis, word in _AXES.items()}
+_BEFORE = {axis: re.compile(rf"(?<!\d)(\d{{1,9}})\}}?\s?{word}", re.IGNORECASE) for axis, word in _AXES.items()}
 _LABELLED = [
-    re.compile(rf"\b{word}\b\s?[:={{]|\b{word}\b\s(?:is|are)\s?[\d{{]", re.IGNORECASE) for word in _AXES.values()
+    re.compile(rf"{word}\s?[:={{]|{word}\s?(?:is|are|是|为|為)\s?[\d{{]", re.IGNORECASE) for word in _AXES.values()
 ]
 _PAIR = re.compile(r"(?<!\d)(\d{1,9})\s?[,x\u00d7]\s?(\d{1,9})(?!\d)")
 _UNITS = (
@@ -48,7 +48,7 @@ def vlmblind(sample: Sample, text: str) -> Grade:
         return NOTHING if said is None else Grade.of(said == (wanted == "yes"))
     text = text[-MAX_CHARS:]
     if task.startswith("counting grid"):
-        found = _grid(squeezed(text))
+        found = _grid(numerals.in_digits(squeezed(text)))
         return NOTHING if found is None else Grade.of(list(found) == re.findall(r"\d{1,9}", wanted))
     inside = [b.strip() for b in _BRACES.findall(text) if b.strip()]
     if task.startswith("circled"):

@@ -44,7 +44,7 @@ _DECLARES = re.compile(
 _CONCLUSION = r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s?"
 _CONCLUDES = re.compile(
     rf"{_CONCLUSION}(?=[-+\d\\$(\[\u221a-\u221e]|(?:between|from)\s\d|[a-zA-Z]\s?=)"
-    rf"|(?:\u6240\u4ee5|\u56e0\u6b64|\u7b49\u4e8e|\u7b49\u65bc|\u5f97\u5230|\u53ef\u5f97)[{CJK}]{{0,6}}\s?[,:]?(?=\s?[-+\d\\$(\[])",
+    rf"|(?:\u6240\u4ee5|\u56e0\u6b64|\u7b49\u4e8e|\u7b49\u65bc|\u5f97\u5230|\u53ef\u5f97|(?<!\u4e0d)[\u662f\u4e3a\u70ba])[{CJK}]{{0,6}}\s?[,:]?\s?[{CJK}]{{0,6}}(?=\s?[-+\d\\$(\[])",
     re.IGNORECASE,
 )
 _CONCLUDES_FORMULA = re.compile(
@@ -55,6 +55,13 @@ _CONCLUDES_FORMULA = re.compile(
 _REMARK = re.compile(  # up to the end of its clause; "the time since noon" and "the point where they meet" are none
     r"(?:\bbecause\b|(?<=[\d,)}\]$|%]\s)(?:since|where)\b|(?<=,\s)as\b|\u56e0\u4e3a|\u7531\u4e8e)"
     r"(?:(?!\s(?:so|thus|hence|therefore)\b|\s?(?:\u6240\u4ee5|\u56e0\u6b64))[^\n,.;]|[,.;](?!\s))*+",
+    re.IGNORECASE,
+)
+_CLAIM = r"[^\s,.;](?:[^\s,;]{0,60}[^\s,.;])?"
+_CONTRAST = re.compile(  # "not 5 but 6", "6, not 5", "6 (since 2*3=6)"
+    r"\((?:since|because|where|as)\b[^()]{0,200}\)"
+    rf"|\bnot {_CLAIM},? but(?: rather)?|,\s?(?:and )?not {_CLAIM}|\s(?:instead of|rather than)\s{_CLAIM}"
+    rf"|不是\s?{_CLAIM}\s?,?\s?而?是|,?\s?而?不是\s?{_CLAIM}",
     re.IGNORECASE,
 )
 _TAIL = re.compile(
@@ -91,7 +98,10 @@ _DRESS = (  # around all of a text
     re.compile(r"\\\[((?:(?!\\\[).)+)\\\]\.?", re.DOTALL),
 )
 _SIZED = re.compile(r"\\(?:left|right)(?![a-z])\s?")
-_MEMBER = re.compile(r"[A-Za-z]\s?(?:\u2208|\\in(?![a-z]))\s?(?=[\[(])")
+_MEMBER = re.compile(r"[A-Za-z]\s?(?:\u2208|\\in(?![a-z]))\s?(?=[\[(])|^[A-Z]\s?(?=\([^(),]{1,60},[^()]{1,60}\)$)")
+_VARIABLE_NAME = re.compile(r"[a-z]|[A-Z]{2}")
+_PLACE = re.compile(r"([A-Z])\s?\([^(),]{1,60},[^()]{1,60}\)")
+_POINTS = re.compile(r"(\\angle\b|\\triangle\b|[\u2220\u25b3\u2206])?\s?(?<![A-Za-z\\])([A-Z]{3,26})(?![A-Za-z])")
 _INDEX = re.compile(r"_\s?(?:\d|\{\s?\d\s?\})$")
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -126,12 +136,14 @@ def _undressed(text: str) -> str:
 
 def _same(text: str, answer: str, depth: int = 0) -> bool:
     sides = [_INFINITY.sub(r"\\infty", _IMPLIES.split(side)[-1].strip()) for side in (text, answer)]
+    if _other_names(*sides):
+        return False
     if _flat(sides[0]) == _flat(sides[1]):
         return True
     if max(map(len, sides)) > MAX_CHARS or depth > 2:
         return same_words(*sides)
     sides = [_MEMBER.sub("", _SIZED.sub("", side), count=1) for side in sides]
-    shapes = [quantities.read(side) or _spelled(side) for side in sides]
+    shapes = [quantities.read(side) or numerals.quantity_of_word(side) for side in sides]
     if None in shapes:
         if sum(_ORDER.search(side) is not None for side in sides) == 1 and any(side[:1] in _OPEN for side in sides):
             intervals = [_interval(side) or side for side in sides]
@@ -147,7 +159,7 @@ def _same(text: str, answer: str, depth: int = 0) -> bool:
         ]
         if len(lists[0]) > 1 or len(lists[1]) > 1:
             return _same_items(sides, lists, depth)
-        shapes = [quantities.read(side) or _spelled(side) for side in sides]
+        shapes = [quantities.read(side) or numerals.quantity_of_word(side) for side in sides]
     one, other = shapes
     if one is not None and other is not None:
         return quantities.same(one, other)
@@ -156,11 +168,6 @@ def _same(text: str, answer: str, depth: int = 0) -> bool:
     ):
         return same_words(*sides)
     return _compared(sides[0], sides[1], one, other)
-
-
-def _spelled(text: str) -> Quantity | None:
-    value = numerals.spelled(text)
-    return None if value is None else Quantity(value, decimal=True)
 
 
 def _interval(text: str) -> str | None:
@@ -205,7 +212,8 @@ def _value(found: Quantity) -> str:
 
 _APPLIED = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln|exp|angle|triangle|overline|vec|frac|sqrt)\s?$")
 _LAST_WORD = re.compile(
-    r"(?:(?<=[\s)}\d])(?:square |cubic )?[A-Za-z]{2,12}|(?<=\s)[A-Za-z])(?:\s?/\s?[A-Za-z]{1,12})?"
+    rf"(?:(?<=[\s)}}\d])(?:(?:square |cubic )?[A-Za-z]{{2,12}}|[{CJK}]{{1,6}})|(?<=\s)[A-Za-z])"
+    r"(?:\s?/\s?[A-Za-z]{1,12})?"
     r"(?:\s?\^\s?\{?\d\}?)?$"
 )
 
@@ -284,6 +292,25 @@ def _same_items(sides: Sequence[str], lists: Sequence[Sequence[str]], depth: int
             return False
         left.pop(found)
     return True
+
+
+def _other_names(text: str, answer: str) -> bool:
+    """True for values of two variables or segments, ``x = 5`` and ``y = 5``, ``AB = 5`` and ``CD = 5``, and for points
+    in another order, which math-verify takes for a product: ``\\angle ABC`` and ``\\angle ACB``. An angle may be read
+    backwards, a triangle in any order."""
+    sides = [[part.strip(" $") for part in _EQUALS.split(side)] for side in (text, answer)]
+    if all(len(side) == 2 and _VARIABLE_NAME.fullmatch(side[0]) and not is_name(side[1]) for side in sides):
+        return sorted(sides[0][0]) != sorted(sides[1][0])
+    if all(places := [_PLACE.fullmatch(side.strip(" $")) for side in (text, answer)]):
+        return len({place[1] for place in places if place}) > 1
+    points = [[_points(*found) for found in _POINTS.findall(unwrapped(side))] for side in (text, answer)]
+    return bool(points[0] and points[1]) and sorted(points[0]) != sorted(points[1])
+
+
+def _points(shape: str, letters_: str) -> str:
+    if "triangle" in shape or shape in ("\u25b3", "\u2206"):
+        return "".join(sorted(letters_))
+    return min(letters_, letters_[::-1]) if shape else letters_
 
 
 def _named(item: str) -> str:
@@ -401,6 +428,7 @@ def stated(text: str) -> str | None:
     if (found := boxed(text)) is not None:
         return found or None
     text = spaced(squeezed(text))
+    text = squeezed(_CONTRAST.sub(" ", text)) or text
     claims = _REMARK.sub(lambda match: " " * len(match[0]), text)
     for where in (claims, text):
         for says in (_DECLARES, _CONCLUDES, _CONCLUDES_FORMULA):
@@ -423,7 +451,9 @@ def formula(sample: Sample, text: str) -> Grade:
         found = letters.read(text, options) if found is None else found
         found = _option(stated(text) or "", options) if found is None and not value else found
         return NOTHING if found is None else Grade.of(found == letters.answer_index(sample.answer, options))
-    if re.fullmatch("[A-H]", sample.answer):  # the options are in the question
+    if grade := letters.stated_letter(sample, text):
+        return grade
+    if re.fullmatch("[A-H]", sample.answer):  # the options are in the picture
         found = letters.read(text, [letters.letter(k) for k in range(8)])
         return NOTHING if found is None else Grade.of(letters.letter(found) == sample.answer)
     if any(_same_by_words(text, answer) for answer in references(sample)):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from vtcli.schema import Sample
-from vtcli.signals.scorers import texts
+from vtcli.signals.scorers import numerals, quantities, texts
 from vtcli.signals.scorers.grade import NOTHING, Grade
 from vtcli.signals.scorers.notation import CJK, spaced, squeezed, without_thousands
 from vtcli.signals.scorers.quantities import fraction
@@ -29,27 +29,28 @@ _SAYS = (
 # the like.
 _IS = r"(?:应该|應該|应当|应|應|就|可能|大概)?(?:是|为|為|选择|選擇|选|選)?"
 _ANSWER = (
-    r"(?:(?i:answer)(?:\s(?i:is|would be|should be|must be))?\s?:?\s?(?i:option\s?)?"
+    r"(?:(?i:answer|(?:correct|right|best) (?:option|choice))(?:\s(?i:is|would be|should be|must be))?"
+    r"\s?:?\s?(?i:option\s?)?"
     rf"|(?:答案|(?:正确|正確)的?(?:选项|選項)){_IS}\s?:?\s?"
     r"|(?:答え|正解|回答|解答|正しいの|正しい選択肢)は?\s?:?\s?|(?:정답|답)(?:은|는)?\s?:?\s?)"
 )
 _CHOOSES = (
-    r"(?:(?i:choose|choosing|pick|select|go with)\s(?i:option\s?)?"
+    r"(?:(?i:choose|choosing|pick|select|go with|must be|has to be)\s(?i:option\s?)?"
     r"|(?<![不勿])(?:选择|選擇|应选|應選|故选|故選|选|選)\s?)"
 )
 _RIGHT = r"\s?(?:选项|選項|项|項)?是?(?:正确|正確|对的|對的|正解|が正解|が正しい|[가이] 정답|[가이] 맞)"  # behind it
 _END = r"(?![A-Za-z0-9_])"
 _NOT = r"(?:不是|不选|不選|不应选|不應選|不能选|不能選|并非|並非|而非|排除|不可能是|不会是|不會是)(?:选项|選項)?"
 _WRONG = (
-    r"\s?(?:选项|選項|项|項)?是?(?:不正确|不正確|不对|不對|错误|錯誤|错|錯|不符|有误|有誤|可以排除|可排除|被排除|排除"
+    r"\s?(?:选项|選項|项|項)?[也都均]?是?(?:不正确|不正確|不对|不對|错误|錯誤|错|錯|不符|有误|有誤|可以排除|可排除|被排除|排除"
     r"|不是(?:正确|正確|对|對|答案|正解)|では(?:ない|なく|ありません)|じゃない|[はが](?:間違い|誤り|不正解|違い|違う)"
     r"|[가이는은]\s?(?:아니|아닌|아닙|틀|오답))"
 )
 _DENIED = (
-    r"(?i:\b(?:not|nor|neither|cannot|\w{1,9}n't)\s"
-    r"(?:(?:be|say|show|option|choice|choose|pick|select|think|it's|it|is|both)\s){0,6})"
+    r"(?i:\b(?:not|nor|neither|cannot|nicht|weder|noch|pas|ni|\w{1,9}n't)\s"
+    r"(?:(?:be|say|show|option|choice|choose|pick|select|think|it's|it|is|both|die|la|le)\s){0,6})"
     r"[(\[]?<L>[)\]]?(?:\s?(?:,|\bor|\bnor)\s?[(\[]?<L>[)\]]?(?![\w'])){0,25}(?![\w'])"
-    r"|(?<![\w'])[(\[]?<L>[)\].:]{0,3}"
+    r"|(?<![\w'])(?<!but )(?<!except )[(\[]?<L>[)\].:]{0,3}"
     r"(?:[ \t](?!(?:<L>|because|since|as|and|but|while|others?|rest)\b)[^\s.!?,;]{1,40}){0,4}?\s(?i:is|are)\s"
     r"(?i:wrong|incorrect|false|not (?:right|correct|true|it|the answer))\b"
     rf"|{_NOT}\s?[(\[]?<L>[)\]]?{_END}(?:\s?[、和与與或]\s?<L>{_END}){{0,25}}"
@@ -67,7 +68,8 @@ _MARKS = f"[{chr(_MARK)}-{chr(_MARK + 0xFFF)}]"
 _NAMED = [re.compile(form) for form in (rf"{_ANSWER}({_MARKS})", rf"({_MARKS}){_RIGHT}")]
 _STATES = re.compile(_ANSWER)
 _TEXT_DENIED = re.compile(
-    rf"(?i:\bnot|n't)\s(?:(?:be|the|a|an|it's|it|is)\s){{0,3}}{_MARKS}|{_NOT}\s?{_MARKS}|{_MARKS}(?:色|的)?{_WRONG}"
+    rf"(?i:\bnot|n't)\s(?:(?:be|the|a|an|it's|it|is)\s){{0,3}}{_MARKS}"
+    rf"(?:(?:\s?,\s?{_MARKS}){{0,25}}\s?,?\s?\bn?or\b\s?{_MARKS})?|{_NOT}\s?{_MARKS}|{_MARKS}(?:色|的)?{_WRONG}"
 )
 _AFTER = re.compile(r"\s?(?:です|だ|である|입니다|이다|예요|选项|選項)?\s?[.!]?$")
 _NUMBER = re.compile(r"(?<!\d)\d{1,60}(?:\.\d{1,60})?(?!\d)|(?<!\w)\.\d{1,60}(?!\d)")
@@ -163,12 +165,19 @@ def read(text: str, options: Sequence[str]) -> int | None:
         for part in (text if found is None else found, *options)
     )
     last = letter(min(len(options), MAX_OPTIONS) - 1)
-    text = _without_denials(text, last, options)
+    text = _without_list(_without_denials(text, last, options), options)
     if alone := _pattern(rf"{_SAYS}{_OPEN}(<L>){_CLOSE}", last, re.IGNORECASE).fullmatch(text):
         return _index(alone[1])
     tails = [text, *(text[m.end() :] for m in list(_STATES.finditer(text))[-1:])]
     for tail in tails:
         same = [k for k, option in enumerate(options) if same_words(_AFTER.sub("", tail), option)]
+        shape = None if same else quantities.read(tail) or numerals.quantity_of_word(tail)
+        if shape is not None and quantities.is_bare(shape):
+            same = [
+                k
+                for k, option in enumerate(options)
+                if (own := quantities.read(option)) and quantities.same(shape, own)
+            ]
         if len(same) == 1:
             return same[0]
     for says in (rf"{_ANSWER}{_OPEN}(<L>){_END}", rf"{_CHOOSES}{_OPEN}(<L>){_END}", rf"(?<![A-Za-z0-9_])(<L>){_RIGHT}"):
@@ -210,6 +219,25 @@ def _without_denials(text: str, last: str, options: Sequence[str]) -> str:
         return match.group() if any(words in own for own in own_words) else " "
 
     return _pattern(f"{_DENIED}|{_LEFT_OPEN}", last).sub(kept, text).strip()
+
+
+def _without_list(text: str, options: Sequence[str]) -> str:
+    """The reply without the options that it repeats one behind the other, since a list chooses none."""
+    begins = [
+        re.search(rf"(?:^|(?<=\s))[(\[]?{letter(k)}\s?[).:\]、]\s?{re.escape(option)}(?!\w)", text, re.IGNORECASE)
+        for k, option in enumerate(options[:MAX_OPTIONS])
+        if option
+    ]
+    found = sorted(match.span() for match in begins if match)
+    runs: list[list[int]] = []
+    for start, end in found:
+        if runs and not re.search(r"[^\s,.;|]", text[runs[-1][1] : start]) and start >= runs[-1][1]:
+            runs[-1][1:] = [end, runs[-1][2] + 1]
+        else:
+            runs.append([start, end, 1])
+    for start, end, number in reversed(runs):
+        text = f"{text[:start]} {text[end:]}" if number > 1 else text
+    return text.strip()
 
 
 def _index(found: str) -> int:

@@ -51,6 +51,7 @@ _COUNTED = (  # words that follow a number of things, or the end
 _EASTERN = re.compile(
     rf"(?<![\u7b2c{_ONES}\u5341\u767e\u5343\u4e07])(?:([{_ONES}]?)\u5341([{_ONES}]?)|([{_ONES}])){_COUNTED}"
 )
+_EASTERN_ALONE = re.compile(rf"(?<![{_ONES}\u5341\u767e])[{_ONES}](?=\s?[\u884c\u5217])")
 _KOREAN = {
     word: n
     for n, words in enumerate(("하나 한", "둘 두", "셋 세", "넷 네", "다섯", "여섯", "일곱", "여덟", "아홉", "열"), 1)
@@ -59,9 +60,20 @@ _KOREAN = {
 _SAID_IN_KOREAN = re.compile(
     rf"(?<!\w)({'|'.join(_KOREAN)})(?=\s?(?:개|마리|명|대|장|권|병|사람|그루|송이|입니다|이다|$))"
 )
+_NO_THING = (  # pictures, information, answers, ways, enough: a refusal is no count
+    rf"(?![{CJK}]{{0,6}}(?:[图圖像片信资資答办辦法足提明问問数數看显画方情报報错錯]|이미지|정보|사진|답|방법|그림))"
+)
 _NONE = re.compile(  # "No cars.", but not "No images were given."
     r"(?:there (?:is|are) |i (?:can )?see )?(?:none|no one|no (?!images?\b|pictures?\b)(?:[\w-]+ ){0,2}[\w-]+s)"
-    r"(?: (?:of|is|are|visible|there|here|in|on|at)\b.*)?",
+    r"(?: (?:of|is|are|visible|there|here|in|on|at)\b.*)?"
+    rf"|(?:[图圖]片?|画面|照片)?[中里裡上]?并?[没沒]有(?:任何)?{_NO_THING}[{CJK}]{{1,4}}"
+    rf"|{_NO_THING}[{CJK}]{{1,6}}(?:[はが](?:あり|い)ません|[이가은는] 없습니다)",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(  # "not 5 but 6", "5 instead of 6", "more than 5", "< 5"; no tag before a number
+    r"(?:(?<!\w)[<>\u2260]|\b(?:not|instead of|rather than|(?:more|less|fewer|greater|higher|lower) than)\b"
+    r"|不是|而非|不到|超过|超過|大于|大於|小于|小於|多于|多於|少于|少於)"
+    rf"\s?(?:[-+]?(?:\d{{1,60}}(?:\.\d{{1,60}})?|\.\d{{1,60}})(?![\d/])|(?:{'|'.join(_SMALL)}|[{_ONES}\u5341])(?!\w))",
     re.IGNORECASE,
 )
 _ASIDE = re.compile(r"\([^()]{0,2000}\)")
@@ -89,6 +101,7 @@ def read(text: str) -> Fraction | None:
     """
     found = boxed(text)
     text = _MIXED.sub(_improper, _EXPONENT.sub("", plain(found if found is not None else text)))
+    text = _DENIED.sub(" ", text)
     concluded = [text[match.end() : match.end() + 400] for match in _CONCLUDES.finditer(text)]
     stated = next((match[1] for part in reversed(concluded) if (match := _STATED.match(part))), None)
     for part in (text, stated, _ASIDE.sub(" ", text)):
@@ -101,6 +114,18 @@ def spelled(text: str) -> Fraction | None:
     """The number that a text spells and nothing else: ``three``, ``twenty-one``."""
     match = _SPELLED.fullmatch(text.strip(" .!"))
     return None if match is None or match[1] or match[3] else read(text)
+
+
+def quantity_of_word(text: str) -> Quantity | None:
+    """As ``spelled``, as a quantity."""
+    value = spelled(text)
+    return None if value is None else Quantity(value, decimal=True)
+
+
+def in_digits(text: str) -> str:
+    """The text with its spelled numbers in digits: ``three rows`` is ``3 rows``, ``三行`` is ``3行``."""
+    text = _SPELLED.sub(lambda match: match[0] if match[1] or match[3] else str(read(match[2])), text)
+    return _EASTERN_ALONE.sub(lambda match: str(_EAST[match[0]]), text)
 
 
 def true_number(answer: str) -> Fraction | None:

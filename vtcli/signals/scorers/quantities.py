@@ -152,6 +152,26 @@ _FILLER = frozenset(
 )
 
 
+_EAST_DIGITS = "零一二三四五六七八九"
+_EAST_TEN = "[一二三四五六七八九]?十[一二三四五六七八九]?|[零〇一二两兩三四五六七八九]"
+_ANY = rf"(?:{_EAST_TEN}|\d{{1,60}}(?:\.\d{{1,60}})?)"
+_SHARE = re.compile(rf"(?<![{CJK}\d.])(百|{_ANY})\s?分之\s?({_ANY})(?![\d.])")
+_DATE = re.compile(r"(?<!\d)(\d{4})\s?[年년]\s?(\d{1,2})\s?[月월]\s?(\d{1,2})\s?[日号號일]")
+_CLOCK = re.compile(  # 2点30分, 下午两点半, 오후 2:30; no 2小时30分, no 三点五
+    rf"(?<![\d:.])(?:(上午|早上|午前|오전)|(下午|晚上|午後|午后|오후))?\s?({_ANY})"
+    rf"(?:\s?[点點時时시]\s?(?:(半|반)|({_ANY})\s?[分분](?!\s?[钟鐘之]))|:(\d\d)(?![\d:])|\s?[点點時时시]$)"
+)
+_DURATION = re.compile(r"(小时|小時|時間|시간)\s?(\d{1,2})\s?[分분](?!\s?[钟鐘])")
+_UP_TO = re.compile(
+    rf"(?:[从從自]\s?)?({_PART}(?:\s?(?:[{CJK}]{{1,4}}?|[A-Za-z]{{1,4}}|[%°]))?)\s?(?:至|到|から|에서|부터)\s?(?={_PART})"
+)
+_TO = r"\s?(?:-{1,2}|~|\bto\b|\bthrough\b)\s?"
+_UNIT_TWICE = re.compile(
+    rf"(?<![\w.])([-+]?{_PART})(\s?)(%|°[CF]?|[A-Za-z]{{1,12}}|[{CJK}]{{1,4}})({_TO}){_PART}(?=\s?\3(?!\w))"
+)
+_MONEY_TWICE = re.compile(
+    rf"([{units.MONEY}])\s?({_PART}){_TO}\1?\s?({_PART})(?!\d)(\s?(?:thousand|[mbtr]{{1,2}}illion)\b)?"
+)
 _OF_DAY = frozenset(["morning", "afternoon", "evening", "night", "clock"])
 _SHARES = (Fraction(1, 100), Fraction(1, 1000))  # per cent, per mille
 
@@ -220,7 +240,56 @@ def read(text: str) -> Shape | None:
         text = text[1:-1].strip()
     if re.fullmatch(r"[1-9]\d{0,2}(?: \d{3}){1,9}", text):
         text = text.replace(" ", "")  # 5 000
+    text = _ranges(_eastern(text))
     return _bound(text) or _times(text) or _parts(text) or _sum(text) or quantity(text)
+
+
+def _eastern(text: str) -> str:
+    """Dates, times, shares and ranges that are written in Chinese, Japanese or Korean as in digits and signs: ``2020 年
+    5 月 3 日`` is ``2020-5-3``, ``下午两点半`` is ``2:30 pm``, ``四分之三`` is ``3/4``, ``10 到 15`` is ``10-15``."""
+    if not re.search(f"[{CJK}]", text):
+        return text
+    if re.fullmatch(_EAST_TEN, text):
+        return _digits(text)
+    text = _SHARE.sub(_share, _DATE.sub(r"\1-\2-\3", text))
+    text = _UP_TO.sub(r"\1-", _DURATION.sub(r"\1 \2 min", _CLOCK.sub(_time, text)))
+    return re.sub(r"(?<=\d)\s?(?:まで|까지)$", "", text)
+
+
+def _digits(number: str) -> str:
+    """``二十五`` as ``25``; digits as they are."""
+    if number.isascii():
+        return number
+    tens, ten, ones = number.rpartition("十")
+    first, last = (
+        _EAST_DIGITS.find(each.translate({0x3007: "零", 0x4E24: "二", 0x5169: "二"})) for each in (tens, ones)
+    )
+    return str((first if tens else 1) * 10 + (last if ones else 0)) if ten else str(last)
+
+
+def _share(match: re.Match[str]) -> str:
+    below, above = match[1], _digits(match[2])
+    return f"{above}%" if below == "百" else f"{above}/{_digits(below)}"
+
+
+def _time(match: re.Match[str]) -> str:
+    hour, minute = _digits(match[3]), "30" if match[4] else _digits(match[5] or match[6] or "0")
+    if not any(match.groups()[3:]) and not (match[1] or match[2]):
+        return match[0]  # 3点: three points, too
+    half = " am" if match[1] else " pm" if match[2] else ""
+    return f"{hour}:{minute:0>2}{half}"
+
+
+def _ranges(text: str) -> str:
+    """A range whose ends both have the unit as a range with one: ``5 cm to 10 cm`` is ``5-10 cm``, ``$5-$10`` is ``5-10
+    $``."""
+
+    def ends(match: re.Match[str]) -> str:
+        unit, variable = match[3], match[3] in "abcdefghijklmnopqrstuvwxyz" and not match[2]  # 5x-3x
+        known = unit[0] in "%°" or unit.lower() in units.SCALES or units.named(unit) is not None
+        return match[0].replace(f"{match[2]}{unit}", "", 1) if known and not variable else match[0]
+
+    return _MONEY_TWICE.sub(r"\2-\3\4 \1", _UNIT_TWICE.sub(ends, text))
 
 
 def quantity(text: str) -> Quantity | None:

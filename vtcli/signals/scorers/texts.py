@@ -62,7 +62,9 @@ _SIGNS = (
 )
 _BULLET = re.compile(r"^\s?- (?=\S)", re.MULTILINE)
 _APART = re.compile(r"(?:^|(?<=[=:(,<>])|(?<=\bis))(\s?)- (?=\.?\d)", re.MULTILINE)  # - 5
+_GROUPED = re.compile(r"[$€£¥]?\s?[1-9]\d{0,2}(?: \d{3}){1,9}")
 _MONEY = re.compile(r"[$€£¥₩₹%‰]")
+_PRIME = re.compile(r"(?<![\"'\w.])\d{1,9}(?:\.\d{1,9})?(['\u2032]|[\"\u2033])(?!\w)")  # 5' is not 5"
 
 
 @lru_cache(maxsize=256)  # a reply is compared with every option
@@ -73,7 +75,9 @@ def normalise(text: str) -> str:
     comparisons, ``±``, vowel signs. So do those of ``A+``, ``A-``, ``a + b`` and ``C#``. ``.5`` is ``0.5``. Hyphens
     between words go, and the plus of ``+5``. An ``a`` that ends the text or stands before a single letter is a letter,
     not an article. A text of nothing else stays as it is. A long text is cut (``notation.MAX_CHARS``)."""
-    text = squeezed(text)
+    text = notation.without_thousands(squeezed(text))
+    if _GROUPED.fullmatch(text):
+        text = text.replace(" ", "")
     for pattern, sign in _SAME:
         text = pattern.sub(sign, text)
     text = unicodedata.normalize("NFKC", text).casefold()
@@ -105,7 +109,8 @@ def same_words(text: str, target: str) -> bool:
     if max(len(text), len(target)) > notation.MAX_CHARS:  # their middle was left out
         return text == target
     signs, wanted = (_MONEY.findall(undollared(side.replace("\\", "").replace("￥", "¥"))) for side in (text, target))
-    return not signs or not wanted or signs == wanted
+    primes = [[sign in "'\u2032" for sign in _PRIME.findall(side)] for side in (text, target)]
+    return all(not one or not other or one == other for one, other in ((signs, wanted), primes))
 
 
 def unboxed(text: str) -> str:
