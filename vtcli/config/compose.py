@@ -11,6 +11,7 @@ stack of "Key is not in struct". A mistake is one ``ConfigError`` before any fil
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import functools
 import itertools
@@ -26,16 +27,13 @@ from typing import Any, TypeVar, cast
 
 import hydra
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from vtcli.config import machine, recipes
@@ -137,9 +135,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
         ConfigError: an unknown option, a variant that the recipe lacks, recipes with different data in one sweep.
     """
     command, argv = written(stage, argv), spelled_out(stage, argv)
-    parser = get_args_parser()
-    parser.allow_abbrev = False  # --config would be short for three of Hydra's
-    args, unknown = parser.parse_known_intermixed_args(list(argv))
+    args, unknown = _flags().parse_known_intermixed_args(list(argv))
     if unknown:
         meant = _key_of_option(stage, unknown[0], argv)
         hint = f" Did you mean {meant}?" if meant else ""
@@ -194,9 +190,24 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             lost = recipes.lost_choices(folders, recipe, variant, chosen)
             note = "\n".join([*([note] if note else []), *lost]) or None
     rewritten.append(f"+{LAST_GROUP}={chosen}")
-    prints = bool(args.cfg or args.info or args.hydra_help or args.help)
+    prints = bool(args.cfg or args.info or args.hydra_help)
     found = CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command, chosen)
     return replace(found, recipe=recipe, variant=variant, config_dir=own)
+
+
+def _flags() -> argparse.ArgumentParser:
+    """Returns a parser of overrides and of the flags that Hydra gets from us. Its others would run a configuration that
+    was not checked."""
+    parser = argparse.ArgumentParser("vtcli", add_help=False, allow_abbrev=False)  # --config would be short for several
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--info", "-i", nargs="?", const="all")
+    parser.add_argument("--hydra-help", action="store_true")
+    return parser
 
 
 def _key_of_option(stage: str, option: str, argv: Sequence[str]) -> str | None:
@@ -306,11 +317,23 @@ def jobs(plan: CommandPlan) -> Iterator[Job]:
                     f"value if the comma is part of it: {quoted}"
                 )
         if plan.multirun:
-            combinations = [c for batch in BasicSweeper.split_arguments(parsed, None) for c in batch]
-        args = get_args_parser().parse_known_args(list(plan.flags))[0]
-        own = own_folder(args.config_dir)
+            combinations = list(_combinations(parsed))
         for overrides in combinations:
-            yield _compose(plan.stage, OverridesParser.create().parse_overrides(overrides=overrides), own)
+            parsed = OverridesParser.create().parse_overrides(overrides=overrides)
+            yield _compose(plan.stage, parsed, plan.config_dir)
+
+
+def _combinations(overrides: Sequence[Override]) -> Iterator[list[str]]:
+    """Yields the overrides of each run of a sweep, in the order of Hydra's own sweeper, which repeats it in ``run``."""
+    choices: dict[str, list[str]] = {}  # of a key that is given twice the last ones count, at the place of the first
+    for override in overrides:
+        key = override.get_key_element()
+        if override.is_interval_sweep():
+            raise ConfigError(f"{override.input_line}: an interval has no list of values; expected key=1,2,3")
+        swept = override.is_sweep_override()
+        values = override.sweep_string_iterator() if swept else [override.get_value_element_as_str()]
+        choices[key] = [f"{key}={value}" for value in values]
+    yield from map(list, itertools.product(*choices.values()))
 
 
 def varied(overrides: Sequence[str]) -> list[str]:
@@ -468,7 +491,8 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     for name in ASKING:
         OmegaConf.set_struct(composed[name][AGENT], False)  # has only the differences, so an override may add keys
-    ConfigLoaderImpl._apply_overrides_to_config(ours, composed)  # pyright: ignore[reportPrivateUsage]
+    for setting in ours:
+        _apply(setting, composed)
     values = _with_own_rubrics(_plain(composed), own)
 
     # Only a user who makes a mistake or asks for origins pays for them: reading the lines of all files takes long.
@@ -482,11 +506,37 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     return Job(stage, values, Origins(flat(values), set_here))
 
 
+def _apply(override: Override, composed: DictConfig) -> None:
+    """Changes ``composed`` as Hydra does when it runs. The keys have been checked."""
+    key, value, given = override.key_or_group, override.value(), str(override.input_line)
+    if override.package is not None:
+        raise ConfigError(f"{given}: there is no group {key!r} to put at {override.package!r}.")
+    adds = override.is_add() or override.is_force_add()
+    if override.is_delete():
+        present = OmegaConf.select(composed, key, throw_on_missing=False)
+        if present is None:
+            raise ConfigError(f"{given}: {key} has no value to delete.")
+        if value is not None and value != present:
+            raise ConfigError(f"{given}: {key} is {present} and not {value}.")
+        parent, _, last = key.rpartition(".")
+        with open_dict(composed):
+            del (OmegaConf.select(composed, parent) if parent else composed)[last]
+        return
+    if override.is_add() and not isinstance(value, dict | list) and OmegaConf.select(composed, key) is not None:
+        raise ConfigError(f"{given}: {key} is there already. Leave out the + to change it: {given[1:]}")
+    try:
+        OmegaConf.update(composed, key, value, force_add=adds)
+    except OmegaConfBaseException as error:
+        kinds = {"dict": "a section {key: value, …}", "list": "a list [a, b, …]"}
+        found = re.search(r"\n\s*object_type=(dict|list)$", str(error))
+        raise ConfigError(f"{given}: expected {kinds[found[1]]}." if found else f"{given}: {error}") from error
+
+
 @functools.cache
 def _groups() -> frozenset[str]:
     """Returns the groups of files in ``conf/`` and in Hydra's configuration."""
-    loader = cast(Any, GlobalHydra.instance().config_loader())
-    hydras = (f"hydra/{group}" for group in cast(list[str], loader.list_groups("hydra")))
+    loader = GlobalHydra.instance().config_loader()
+    hydras = (f"hydra/{group}" for group in loader.list_groups("hydra"))
     return frozenset(loader.list_groups("")) - {"hydra"} | frozenset(hydras)
 
 
@@ -498,7 +548,7 @@ def _group_options(group: str, own: Path | None) -> list[str]:
 
 @functools.cache
 def _shipped_options(group: str) -> list[str]:
-    return cast(Any, GlobalHydra.instance().config_loader()).get_group_options(group)  # each look-up costs 20 ms
+    return GlobalHydra.instance().config_loader().get_group_options(group)  # each look-up costs 20 ms
 
 
 @functools.lru_cache(maxsize=256)
@@ -508,7 +558,7 @@ def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictCon
     Cached for the life of the process, so that a sweep over values reads each file once. Callers copy before a change.
     """
     composed = hydra.compose("config", list(choices), return_hydra_config=True)
-    loader = cast(Any, GlobalHydra.instance().config_loader())
+    loader = GlobalHydra.instance().config_loader()
 
     @functools.cache
     def set_by() -> dict[str, str]:
@@ -666,10 +716,4 @@ def _readable_errors() -> Generator[None]:
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
-        said = f"{str(error).strip()}{cause}"
-        if found := re.match(
-            r"(?s)Error merging override (?:\+\+)?((?:(?! \(Cannot ).)++) \(Cannot .+object_type=(dict|list)", said
-        ):
-            expected = "a section {key: value, …}" if found[2] == "dict" else "a list [a, b, …]"
-            raise ConfigError(f"{found[1]}: expected {expected}.") from error
-        raise ConfigError(said) from error
+        raise ConfigError(f"{str(error).strip()}{cause}") from error
