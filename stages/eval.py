@@ -22,7 +22,7 @@ from vtcli.data.importers.trajectories import ImportedRuns
 from vtcli.engines.openai import baseline as endpoints
 from vtcli.engines.openai.baseline import Baseline
 from vtcli.engines.openai.ledger import Price, TokenUsage
-from vtcli.engines.scripted import OraclePolicy, require_scripts
+from vtcli.engines.scripted import GuidedPolicy, OraclePolicy, require_scripts
 from vtcli.envs import video_frames
 from vtcli.envs.card import read_card
 from vtcli.envs.worlds import Worlds
@@ -52,7 +52,7 @@ from vtcli.session.benchmark_questions import BenchmarkQuestions, Drawing, tools
 from vtcli.session.questions import DatasetQuestions
 from vtcli.session.session import Session, family_of, sizing_of
 from vtcli.signals.measuring import unjudged_share
-from vtcli.statistics.rows import make_row, summarise
+from vtcli.statistics.rows import REQUIREMENT, make_row, summarise, unmet
 from vtcli.store import disk, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
@@ -66,6 +66,7 @@ FACTS = ("split", "tools", "policy", "group_size", "seed")  # of the config, for
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
     *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.merge", "eval.label"),
+    "eval.require",
     *(*agent.runtime_keys("eval"), "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 TRAJECTORIES = "trajectories.jsonl"
@@ -74,7 +75,8 @@ PROMPTS_TRIED = 8  # before a model is loaded: whether eval.agent.limits.max_tok
 
 @dataclass(frozen=True)
 class Config:
-    """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use.
+    """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use,
+    ``oracle_calls`` replays its calls and lets the model answer.
     ``rewards`` by form are the recipe's own, else those of conf/config.yaml; one sees all ``group_size``
     rollouts of a question, the group that some papers' rewards look at."""
 
@@ -99,9 +101,10 @@ class Config:
     group_size: int = 1
     tools: Literal["offered", "none"] = "offered"
     frames: int | str | None = None  # 32 or 1fps of each video as images in its place; None: the environment's way
-    policy: Literal["model", "oracle", "endpoint", "imported"] = "model"
+    policy: Literal["model", "oracle", "oracle_calls", "endpoint", "imported"] = "model"
     endpoint: Baseline = field(default_factory=Baseline)  # of policy=endpoint
     imported: ImportedRuns = field(default_factory=ImportedRuns)  # of policy=imported: trajectories of others
+    require: tuple[str, ...] = ()  # such as answer.all.accuracy>=0.5: the command fails where the report has less
     shown: int | None = None  # a seeded sample of the trajectories, to browse in the report; None: all of them
     concurrency: int = 64  # rollouts at a time; finished ones survive a kill
     seed: int = 0
@@ -116,9 +119,15 @@ class Config:
         at_least(1, self, "max_samples", "group_size", "concurrency")
         at_least(0, self, "shown")
         require_shards(self.shard, self.merge, self.policy)
+        for text in self.require:
+            if not REQUIREMENT.fullmatch(text):
+                raise ConfigError(
+                    f"eval.require: {text!r} cannot be read; expected FORM.TASK.MEASURE>=NUMBER or <=, such as "
+                    "answer.all.accuracy>=0.5"
+                )
         card = read_card(self.agent.env)
         video_frames.require(self.frames, card, self.agent.limits.max_images, offered=self.tools == "offered")
-        if self.policy == "oracle":
+        if self.policy.startswith("oracle"):
             _ = card.spoken  # or it is refused here
         if self.policy == "endpoint":
             self.endpoint.require(card, offered=self.tools == "offered")
@@ -157,8 +166,21 @@ def run(config: Config) -> Artifact:
     shard the first two alone.
 
     Raises:
-        InputError: an input that is missing, damaged, of another kind, a baseline on other data, or a missing shard.
+        InputError: an input that is missing, damaged, of another kind, a baseline on other data, a missing shard, or
+            a report that is finished and does not have what ``require`` asks for.
     """
+    report = _evaluated(config)
+    if config.require and not config.shard:
+        rows = folder.load_series(report.path)[-1].rows
+        if failed := unmet(config.require, summarise(rows, config.seed)):
+            raise InputError(
+                f"{report.ref} is finished in {report.path}, but {'; '.join(failed)} (eval.require). "
+                "Steps of a runbook that come after it do not start."
+            )
+    return report
+
+
+def _evaluated(config: Config) -> Artifact:
     config.require_questions()
     settings = RunSettings.of(config.job, "report")
     store = ArtifactStore(settings.home)
@@ -203,7 +225,7 @@ def run(config: Config) -> Artifact:
             runs = _ImportedGroups.of(config.imported.read(images, stage.work, config.bad_rows), config.seed)
         samples = runs.samples if runs else _samples(config, data, images, session.worlds)
         merged = _put_together(parts, stage, images)
-        if config.policy == "oracle":
+        if config.policy.startswith("oracle"):
             require_scripts(samples.values(), data.ref if data else "benchmark")
         with EventLoop() as loop:
             found, probe = loop.run(_Rollouts(config, stage, session, runs, merged).collect(samples))
@@ -423,10 +445,12 @@ class _Rollouts:
         asked = {request.seed: request.sample for request in requests}
         if session.family is None:
             session.connect(config.endpoint, config.model, asked.__getitem__, self.stage.store.root)
-        elif config.policy == "oracle":
-            session.policy = OraclePolicy(session.chat, session.images, config.seed, session.worlds.card, asked)
-        else:
+            return
+        if config.policy != "oracle":
             await compute(session.load)
+        if config.policy.startswith("oracle"):
+            script = OraclePolicy(session.chat, session.images, config.seed, session.worlds.card, asked)
+            session.policy = GuidedPolicy(session.policy, script) if session.policy else script
 
     async def _ask(
         self,
@@ -521,7 +545,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     shutil.rmtree(out, ignore_errors=True)
     folder.save_trajectories(out, found, images)
     before = folder.load_series(parents["report"].path) if "report" in parents else ()
-    label = config.label or (config.policy if config.policy == "oracle" else model)
+    label = config.label or (config.policy if config.policy.startswith("oracle") else model)
     rows = tuple(make_row(s, config.tool_term(s.signals), rolled.image_tokens) for s in found)
     series = (*before, content.Evaluation(label, model, rows))
     folder.save_series(out, series, config.seed)

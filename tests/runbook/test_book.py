@@ -316,3 +316,25 @@ def test_the_steps_of_a_request_are_those_of_plain_data() -> None:
     found = book.expand("m", made(), RunbookWords(words=("tracker=none",)))
     assert isinstance(found, Expansion) and all("tracker=none" in step.arguments for step in found.steps)
     assert compose.load("rl", next(s for s in found.steps if s.verb == "rl").argv({})).values["rl"]["data"]
+
+
+def test_a_step_may_come_after_others_that_it_does_not_read() -> None:
+    steps: dict[str, Any] = {
+        "data": {"verb": "synth"},
+        "given": {"verb": "eval", "words": ["eval.data=data", "eval.model=m:v1"]},
+        "policy": {"verb": "rl", "words": ["rl.data=data", "rl.model=m:v1"], "after": ["given"]},
+    }
+
+    def plain(**changes: Any) -> Runbook:
+        values = {"title": "t", "recipe": "codev", "steps": steps | changes, "axes": {"seed": {"values": [0]}}}
+        return convert(values, Runbook, "runbook")
+
+    assert plain().results == ("policy",)
+    data, given, policy = book.expand("x", plain()).steps
+    assert [data.verb, given.verb, policy.verb] == ["synth", "eval", "rl"]
+    assert policy.names == (data.makes, given.makes)
+    assert given.makes not in policy.line({})  # the command itself reads nothing of it
+    with pytest.raises(ConfigError, match=r"steps\.policy\.after: nowhere is no step"):
+        plain(policy={**steps["policy"], "after": ["nowhere"]})
+    with pytest.raises(ConfigError, match="circle"):
+        plain(given={**steps["given"], "after": ["policy"]})

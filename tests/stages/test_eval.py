@@ -148,6 +148,32 @@ def test_oracle_reaches_the_top_and_the_artifact_is_whole(home: Path) -> None:
     assert ArtifactStore(home).verify("best:v1") == []
 
 
+def test_a_model_answers_from_what_the_oracles_calls_brought_back(home: Path) -> None:
+    best = {
+        s.trajectory.id: s.trajectory for s in scored(stage.run(config(home, "best2", policy="oracle", max_samples=4)))
+    }
+    made = scored(stage.run(config(home, "given", policy="oracle_calls", max_samples=4)))
+    assert {s.trajectory.id for s in made} == best.keys()
+    for trajectory in (s.trajectory for s in made):
+        script = [turn.text for turn in best[trajectory.id].policy_turns]
+        said = [turn.text for turn in trajectory.policy_turns]
+        assert said[: len(script) - 1] == script[:-1] and len(said) >= len(script)
+        drawn = trajectory.policy_turns[len(script) - 1].completion.logprobs  # the model's own; a script has 0
+        assert min(drawn) < 0.0
+    assert any(s.trajectory.policy_turns[-1].text != best[s.trajectory.id].policy_turns[-1].text for s in made)
+
+
+def test_a_report_without_what_is_required_fails_the_command_also_when_it_is_found_again(home: Path) -> None:
+    asked: dict[str, Any] = {"policy": "oracle", "max_samples": 2}
+    made = stage.run(config(home, "needs", **asked, require=("answer.all.accuracy>=1", "tool.all.calls >= 0.5")))
+    for name in ("needs", "more"):
+        with pytest.raises(InputError, match=rf"{name}:v1 .*answer\.all\.accuracy is 1\.000.*eval\.require"):
+            stage.run(config(home, name, **asked, require=("answer.all.accuracy<=0.9",)))
+    assert stage.run(config(home, "needs", **asked)).ref == made.ref
+    with pytest.raises(ConfigError, match=r"eval\.require: 'accuracy>0'"):
+        config(home, "x", require=("accuracy>0",))
+
+
 def test_the_header_names_the_phase_and_the_commands_are_the_users(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTCLI_HOME", "a home")
     argv = ["data=data:v1", "model=model@latest/phases/tools", "+recipe=codevision", "variant=code"]

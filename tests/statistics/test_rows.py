@@ -170,3 +170,21 @@ def test_a_small_count_is_no_share() -> None:
     found = rows.compare(before, after, "calls", "answer")
     assert found is not None
     assert found.method.startswith("sign-flip")
+
+
+def test_spread_is_the_share_of_groups_whose_rewards_differ_and_requirements_read_it() -> None:
+    """Three groups of two: rewards equal, different, and one rollout broken, so that the group is no group."""
+    rewards = [("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", 1.0), ("c", 0.5)]
+    found = [row(sample, reward=reward, accuracy=reward) for sample, reward in rewards]
+    summaries = rows.summarise([*found, row("c", reward=0.0, stop="broken")], seed=0)
+    spread = rows.pick(summaries, "answer", "spread")
+    assert spread is not None and (spread.value, spread.n) == (0.5, 2)
+    assert rows.pick(rows.summarise(found[-1:], seed=0), "answer", "spread") is None
+    held = ["answer.all.spread>=0.5", "answer.all.spread <= 0.5", "answer.zoom.accuracy>=0.6"]
+    assert rows.unmet(held, summaries) == []
+    failed = rows.unmet(["answer.all.spread>=0.51", "answer.all.spread<=0.4", "tool.all.reward>=0"], summaries)
+    assert [clause.partition(",")[0] for clause in failed] == [
+        "answer.all.spread is 0.500",
+        "answer.all.spread is 0.500",
+        "tool.all.reward was not measured",
+    ]

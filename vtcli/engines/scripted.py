@@ -16,7 +16,7 @@ from vtcli.data.teachers.plans import SCRIPTS, known_script, plan
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.card import EnvCard
 from vtcli.errors import ConfigError
-from vtcli.protocols import Chat, Images, Request
+from vtcli.protocols import Chat, Images, Policy, Request
 from vtcli.schema import Completion, Sample
 
 BEST = Teacher(skill=1.0, direct=0.0, index_skill=1.0, margin=(0.0, 0.2))
@@ -33,6 +33,11 @@ class ScriptedPolicy:
         self._turns = list(turns)
         self._said: tuple[int, ...] = ()  # of the turn under way,
         self._rest: tuple[int, ...] = ()  # and what of it was cut off
+
+    @property
+    def calls_left(self) -> bool:
+        """True until nothing but the last turn, the answer, is left to play."""
+        return bool(self._rest) or len(self._turns) > 1
 
     async def complete(self, request: Request) -> Completion:
         """The next turn, cut at the request's limit or after the token that completes a stop string; past the script
@@ -64,11 +69,32 @@ class OraclePolicy:
         self._samples = samples
         self._scripts: dict[int, ScriptedPolicy] = {}
 
-    async def complete(self, request: Request) -> Completion:
+    def of(self, request: Request) -> ScriptedPolicy:
+        """Returns the script of a request's rollout."""
         name = request.rollout
         if name not in self._scripts:
             self._scripts[name] = self._open(self._samples[name])
-        return await self._scripts[name].complete(request)
+        return self._scripts[name]
+
+    async def complete(self, request: Request) -> Completion:
+        return await self.of(request).complete(request)
+
+
+class GuidedPolicy:
+    """Makes the oracle's calls, and lets the model go on from what these bring back: how often would the model be right
+    if every call were?"""
+
+    def __init__(self, model: Policy, script: OraclePolicy) -> None:
+        self._model = model
+        self._script = script
+
+    @property
+    def version(self) -> int:
+        return self._model.version
+
+    async def complete(self, request: Request) -> Completion:
+        script = self._script.of(request)
+        return await (script if script.calls_left else self._model).complete(request)
 
 
 def require_scripts(samples: Iterable[Sample], source: str) -> None:
@@ -76,9 +102,9 @@ def require_scripts(samples: Iterable[Sample], source: str) -> None:
     unknown = sorted({sample.task for sample in samples if known_script(sample.task, sample.truth) is None})
     if unknown:
         raise ConfigError(
-            f"eval.policy=oracle plays from scripts, and {source} has tasks without one: {', '.join(unknown)}. "
-            f"Tasks with a script are {', '.join(SCRIPTS)}. Evaluate a model instead (eval.policy=model), or data of "
-            "these tasks alone."
+            f"eval.policy=oracle and oracle_calls play from scripts, and {source} has tasks without one: "
+            f"{', '.join(unknown)}. Tasks with a script are {', '.join(SCRIPTS)}. Evaluate a model instead "
+            "(eval.policy=model), or data of these tasks alone."
         )
 
 

@@ -77,6 +77,7 @@ class StepEntry:
     words: tuple[str, ...] = ()
     recipe: str | None = None  # None: the runbook's
     name: str | None = None  # of the artifact; None: PREFIX-STEP and the values of its axes
+    after: tuple[str, ...] = ()  # steps that end well before this one starts, and which it does not read
 
     def __post_init__(self) -> None:
         if self.verb not in VERBS:
@@ -147,6 +148,7 @@ class Runbook:
             raise ConfigError(f"by: {self.by} is not known; expected difficulty, task, orientation or null")
         verbs = {entry.verb for entry in self.made.values()}
         places = {"words": set(self.words) - {ALL, *verbs}}
+        places |= {f"steps.{name}.after": set(entry.after) - self.steps.keys() for name, entry in self.made.items()}
         for name, axis in self.axes.items():
             places[f"axes.{name}"] = axis.touched | set(axis.steps or ())
             if not axis.choice and (unknown := axis.cases.keys() - set(map(str, axis.values))):
@@ -218,12 +220,13 @@ class Runbook:
         return tuple(step for step in self.made if step not in read)
 
     def reads(self, name: str) -> set[str]:
-        """The steps that a step's words name as inputs, at any value of any axis."""
+        """The steps that a step's words name as inputs, at any value of any axis, and the steps that it comes after."""
         entry = self.made[name]
         words = [*entry.words, *self.words.get(name, ()), *self.words.get(entry.verb, ())]
         for axis in self.axes.values():
             words += [*axis.words.get(name, ()), *(w for case in axis.cases.values() for w in case.get(name, ()))]
-        return {step for word in words if _is_input(word) for step in _named(word) if step in self.steps}
+        read = {step for word in words if _is_input(word) for step in _named(word) if step in self.steps}
+        return read | {step for step in entry.after if step in self.made}
 
     def varied_by(self, name: str) -> tuple[str, ...]:
         """Returns the axes over which a step is repeated."""
@@ -540,7 +543,8 @@ class _Work:
         if entry.verb == ADD:
             home = [word.partition("=")[2] for word in self.request.words if word.startswith("home=")]
             arguments = (*words, *(("--home", home[-1]) if home else ()))
-        self._keep(step, Step(entry.verb, arguments, reads, makes))
+        after = tuple(self.add(other, place) for other in entry.after if other in self.book.made)
+        self._keep(step, Step(entry.verb, arguments, reads, makes, after))
         if entry.verb == "eval":
             cells = self.found.places[makes].cells if makes in self.found.places else ()
             arm = str(place[ARM]) if ARM in axes else step

@@ -56,11 +56,12 @@ class Step:
     arguments: tuple[str, ...]
     reads: Mapping[str, str] = field(default_factory=dict[str, str])
     makes: str = ""  # the artifact's name
+    after: tuple[str, ...] = ()  # artifacts that are not read, and without which the command does not start
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The artifacts that the command reads, without folders inside them."""
-        return tuple(ref.partition("/")[0] for ref in self.reads.values())
+        """The artifacts that the command reads, without folders inside them, and the others that come before it."""
+        return (*(ref.partition("/")[0] for ref in self.reads.values()), *self.after)
 
     def argv(self, made: Mapping[str, str]) -> list[str]:
         """Returns the words after the verb. ``made`` has artifacts of other steps by name; others are the newest."""

@@ -7,6 +7,7 @@ question are averaged first, so that ``n`` is always a number of questions.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -250,6 +251,8 @@ def _summary(form: str, task: str, rows: Sequence[Row], seed: int) -> Summary:
         if values:
             interval = bootstrap if name in COUNTS else estimate
             measures[name] = interval([values[k] for k in sorted(values)], seed)
+    if spread := _spread(whole):
+        measures["spread"] = estimate(spread, seed)
     return Summary(
         form=form,
         task=task,
@@ -264,9 +267,43 @@ def _summary(form: str, task: str, rows: Sequence[Row], seed: int) -> Summary:
     )
 
 
+def _spread(rows: Sequence[Row]) -> list[float]:
+    """Returns for each question with several rollouts 1.0 if their rewards differ, else 0.0: a group whose rewards are
+    equal teaches nothing, because advantages are relative to the group's mean."""
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.reward is not None:
+            rewards[row.sample].append(row.reward)
+    groups = [rewards[sample] for sample in sorted(rewards) if len(rewards[sample]) > 1]
+    return [float(min(group) < max(group)) for group in groups]
+
+
 def pick(summaries: Sequence[Summary], form: str, measure: str, task: str = "all") -> Estimate | None:
     """One cell of the table; None where nothing was measured."""
     return next((s.measures.get(measure) for s in summaries if (s.form, s.task) == (form, task)), None)
+
+
+REQUIREMENT = re.compile(r"\s*((?:answer|tool)\.\w+\.\w+)\s*(>=|<=)\s*(\d+(?:\.\d+)?)\s*")
+"""``answer.all.accuracy>=0.5``: a form, a task, a measure, and its least or largest value."""
+
+
+def unmet(requirements: Iterable[str], summaries: Sequence[Summary]) -> list[str]:
+    """Returns a clause for each requirement, as ``REQUIREMENT`` reads them, that an evaluation does not meet.
+
+    >>> unmet(["answer.all.accuracy>=0.5"], [])
+    ['answer.all.accuracy was not measured, and answer.all.accuracy>=0.5 is required']
+    """
+    failed: list[str] = []
+    for text in requirements:
+        match = REQUIREMENT.fullmatch(text)
+        assert match is not None, text  # whoever read the text has checked it
+        form, task, measure = match[1].split(".")
+        found, bound = pick(summaries, form, measure, task), float(match[3])
+        if found is None:
+            failed.append(f"{match[1]} was not measured, and {text} is required")
+        elif not (found.value >= bound if match[2] == ">=" else found.value <= bound):
+            failed.append(f"{match[1]} is {found.value:.3f}, and {text} is required")
+    return failed
 
 
 def compare(
