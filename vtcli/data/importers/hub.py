@@ -3,6 +3,9 @@
 ``hub:OWNER/NAME`` or ``hub:OWNER/NAME:CONFIG`` is loaded through the library's cache, its archives within the bounds
 of ``hub_archives``; ``stream:OWNER/NAME`` is read while it is downloaded, from its first row on, and unpacks nothing to
 a disk. Either takes a local folder as well. Images are not decoded: their bytes are taken as they were stored.
+
+Of both the library only finds and downloads Parquet files, a stream's one by one: ``parquet_rows`` reads them, because
+the library unpacks a page to whatever it states.
 """
 
 from __future__ import annotations
@@ -13,10 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vtcli.data.importers.row_source import RowSource
+from vtcli.data.importers.parquet_rows import ParquetRows
+from vtcli.data.importers.problems import Place
+from vtcli.data.importers.row_source import JoinedSource, RowSource
 from vtcli.errors import InputError
 
 SCHEMES = ("hub:", "stream:")
+PACKED = (".gz", ".xz", ".bz2", ".zst", ".lz4", ".zip", ".tgz", ".7z", ".rar")
 ENDLESS = 2**62
 """Stands for the unknown number of rows of a stream."""
 
@@ -45,10 +51,18 @@ def open_set(path: str, split: str) -> RowSource:
     try:
         if not scheme:
             found: Any = datasets.load_from_disk(named)
-        elif scheme == "stream":
-            found = datasets.load_dataset(set_name, config or None, streaming=True)
         else:
-            found = _loaded(set_name, config or None)
+            builder = datasets.load_dataset_builder(set_name, config or None)
+            named_files = {str(name): list(map(str, of)) for name, of in (builder.config.data_files or {}).items()}
+            every = [file for of in named_files.values() for file in of]
+            if every and all(file.endswith(".parquet") for file in every):
+                return _parquet(path, named_files[_split(path, named_files, split)])
+            if scheme == "stream":
+                for file in every:
+                    _require_plain(path, file)
+                found = builder.as_streaming_dataset()
+            else:
+                found = _loaded(builder)
     except InputError:
         raise
     except Exception as error:  # the library raises a dozen kinds, its own and those of HTTP, files and Arrow
@@ -57,24 +71,49 @@ def open_set(path: str, split: str) -> RowSource:
             "file of rows, a folder that save_to_disk wrote, or hub:OWNER/NAME where the hub can be reached."
         ) from error
     if isinstance(found, dict):
-        names = {"validation": ("validation", "val", "dev"), "test": ("test", "testmini")}.get(split, (split,))
-        chosen = next((name for name in names if name in found), None)
-        if chosen is None:
-            raise InputError(
-                f"{path} has the splits {', '.join(map(str, found))}, and {split} is asked for. "
-                "Give the Parquet files of the split that you mean as path."
-            )
-        found = found[chosen]
+        found = found[_split(path, found, split)]
     return StreamRows(path, found) if scheme == "stream" else TableRows(path, found)
 
 
-def _loaded(name: str, config: str | None) -> Any:
+def _split(path: str, splits: Mapping[str, Any], split: str) -> str:
+    """The name of a split in a set. Raises ``InputError`` for a set without it."""
+    names = {"validation": ("validation", "val", "dev"), "test": ("test", "testmini")}.get(split, (split,))
+    chosen = next((name for name in names if name in splits), None)
+    if chosen is None:
+        raise InputError(
+            f"{path} has the splits {', '.join(map(str, splits))}, and {split} is asked for. "
+            "Give the Parquet files of the split that you mean as path."
+        )
+    return chosen
+
+
+def _require_plain(path: str, file: str) -> None:
+    """Raises ``InputError`` for a packed file, whose size is known only when it is unpacked."""
+    if file.lower().endswith(PACKED):
+        raise InputError(
+            f"{path}: {file.rpartition('/')[2]} is packed, and a stream cannot look at it before it is unpacked. Give "
+            f"hub:{path.partition(':')[2]}, which downloads it first."
+        )
+
+
+def _parquet(path: str, files: Sequence[str]) -> RowSource:
+    """Parquet files of a split, downloaded by the library: all of them now, or a stream's when its rows reach them."""
+    import datasets
+
+    downloads = datasets.DownloadManager(download_config=datasets.DownloadConfig(use_etag=False))
+
+    def opened(file: str) -> RowSource:
+        return ParquetRows(Path(str(downloads.download(file))))
+
+    return FetchedRows(path, files, opened) if is_stream(path) else JoinedSource(path, [*map(opened, files)])
+
+
+def _loaded(builder: Any) -> Any:
     """As ``datasets.load_dataset``, with a bound on what archives unpack to."""
     import datasets
 
     from vtcli.data.importers.hub_archives import BoundedDownloads
 
-    builder = datasets.load_dataset_builder(name, config)
     downloads = BoundedDownloads(
         dataset_name=builder.dataset_name,
         data_dir=builder.config.data_dir,
@@ -115,6 +154,39 @@ class TableRows(RowSource):
 def _holds_bytes(kind: Any, types: Any) -> bool:
     inner = [kind.field(i).type for i in range(kind.num_fields)] if types.is_nested(kind) else []
     return types.is_binary(kind) or types.is_large_binary(kind) or any(_holds_bytes(k, types) for k in inner)
+
+
+class FetchedRows(RowSource):
+    """Rows of files that are opened when a row of theirs is asked for."""
+
+    def __init__(self, name: str, files: Sequence[str], opened: Callable[[str], RowSource]) -> None:
+        self.name = name
+        self._files, self._opened = files, opened
+        self._parts = [opened(files[0])]
+
+    @property
+    def rows(self) -> int:
+        return ENDLESS
+
+    def columns(self) -> list[str]:
+        return self._parts[0].columns()
+
+    def _fetched(self, row: int) -> JoinedSource:
+        while row >= (rows := sum(part.rows for part in self._parts)):
+            if len(self._parts) == len(self._files):
+                raise InputError(f"{self.name} has {rows} rows, and row {row} is asked for. Lower the number of items.")
+            self._parts.append(self._opened(self._files[len(self._parts)]))
+        return JoinedSource(self.name, self._parts)
+
+    def place(self, row: int) -> Place:
+        return self._fetched(row).place(row)
+
+    def read(self, row: int) -> Mapping[str, Any]:
+        return self._fetched(row).read(row)
+
+    def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        del columns
+        return iter(())
 
 
 class StreamRows(RowSource):
