@@ -255,6 +255,8 @@ def test_a_users_own_data(tmp_path: Path) -> None:
     assert "data=rooms" in compose.plan("rl", given).overrides  # a file, and no artifact for rl.data
     with pytest.raises(ConfigError, match=r"data 'room'.*'rooms'"):
         compose.load("synth", ["+recipe=pyvision_video", "scale=tiny", "data=room", "--config-dir", str(tmp_path)])
+    with pytest.raises(ConfigError, match=rf"did you mean --config-dir {tmp_path}\?"):
+        compose.load("synth", [*given[:-1], str(tmp_path / "data")])
 
 
 PROGRAM = """

@@ -61,6 +61,7 @@ def test_digest_is_of_the_content_only(tmp_path: Path) -> None:
         ("nothing@latest", "vtcli synth"),
         ("no/such/path", "neither NAME:vN"),
         ("charts", "neither NAME:vN"),
+        ("mine/train.jsonl", "becomes one by `vtcli synth`"),
         ("../charts:v1", "neither NAME:vN"),
     ],
 )

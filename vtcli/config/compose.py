@@ -587,9 +587,12 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
             if str(choice) not in known:
                 places = " and ".join(str(place / group) for place in (*([own] if own else []), folder()))
                 given = str(override.input_line).removeprefix("+" if group == LAST_GROUP else "")
+                advice = "" if own else " For a folder of your own: --config-dir FOLDER."
+                if own and own.name == group and (own / f"{choice}.yaml").exists():
+                    advice = f" {own} is laid out as {group}: did you mean --config-dir {own.parent}?"
                 raise ConfigError(
                     f"{given}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
-                    f"The files are in {places}." + ("" if own else " For a folder of your own: --config-dir FOLDER.")
+                    f"The files are in {places}.{advice}"
                 )
 
 

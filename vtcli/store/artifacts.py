@@ -60,6 +60,7 @@ COMMIT_WAIT_S = 60.0
 NEWEST_REMOVED = ".removed"
 """File in a name's folder with the highest removed version, so that its number does not come back."""
 
+_ROWS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz", ".arrow", ".tar")
 LONGEST_REF = 4096
 """Characters of a reference; Linux opens no longer path."""
 
@@ -327,6 +328,8 @@ class ArtifactStore:
                 return Path(ref)
             named = _NAME.fullmatch(ref) and _versions(self.root / ref)
             meant = f"Did you mean {ref}@latest? " if named else ""
+            if ref.lower().endswith(_ROWS):
+                meant = "A file of rows becomes one by `vtcli synth`: docs/data.md. "
             raise InputError(
                 f"{_short(ref)!r} is no artifact: it is neither NAME:vN, NAME@latest, nor a folder with a {MANIFEST}. "
                 f"{meant}`vtcli artifacts ls` lists what there is under {self.root}."
