@@ -8,6 +8,7 @@ over the recipe: the paper's released code (``code``), or one of the paper's abl
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -162,10 +163,19 @@ def _file(folders: Sequence[Path], group: str, name: str) -> Path | None:
     return next((path for folder in folders if (path := folder / group / f"{name}.yaml").is_file()), None)
 
 
-def _read(path: Path | None) -> dict[str, Any]:
-    # libyaml's parser takes an eighth of the time, and one command reads some fifteen files.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    values: Any = yaml.load(path.read_text(), Loader=loader) if path else None  # noqa: S506  a safe one
+def _read(path: Path | None) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    found = path.stat()
+    return _parsed(path, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(path: Path, changed_ns: int, size: int) -> Mapping[str, Any]:
+    """Returns the values of a file in one state, because planning one command reads some fifteen files again."""
+    del changed_ns, size
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser takes an eighth of the time
+    values: Any = yaml.load(path.read_text(), Loader=loader)  # noqa: S506  a safe one
     return cast("dict[str, Any]", values) if isinstance(values, dict) else {}
 
 
