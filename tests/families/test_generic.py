@@ -97,6 +97,8 @@ def test_what_is_decoded_is_what_was_encoded(tiny: TinyGeneric) -> None:
     found = tiny.family.chat.decode(tiny.family.chat.encode_turn(text))
     assert found.text.strip() == text
     assert (found.calls[0].name, found.answer) == ("zoom", "7")
+    ids = tiny.family.chat.encode_turn(text)
+    assert tiny.family.chat.completes(ids, ("</answer>",)) and not tiny.family.chat.completes(ids, ("</nothing>",))
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------

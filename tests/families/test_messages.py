@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_model
 from cases import each_case
+from qwen_views import sizing
 
 from vtcli.errors import InputError
 from vtcli.families.messages import DemoRows, encode_demo
 from vtcli.families.thoughts import outside
+from vtcli.store.images import ImageStore
 from vtcli.store.records import Demo
 
 GOOD = ({"role": "user", "content": "How many?"}, {"role": "assistant", "content": "<answer>2</answer>"})
@@ -104,3 +108,30 @@ def test_a_turn_keeps_the_markers_inside_it_and_loses_the_one_that_ends_it() -> 
     end = chat.tokenizer.token_to_id("<|im_end|>")
     assert chat.decode([*ids]).text == "<answer>2</answer>"
     assert chat.decode([end, *ids, end]).text == "<|im_end|><answer>2</answer>"
+
+
+def test_each_turn_takes_the_next_images_and_a_last_observation_is_left_out(tmp_path: Path) -> None:
+    chat, store = tiny_model.family().chat, ImageStore(tmp_path, sizing())
+    views = [store.add(np.full((56 * n, 84, 3), n, np.uint8)) for n in (1, 2, 3, 4)]  # sizes that tell them apart
+    messages = [
+        {"role": "user", "content": "<image> Which?"},
+        {"role": "assistant", "content": "look"},
+        {"role": "tool", "content": "<image> and <image>"},
+        {"role": "assistant", "content": "again"},
+        {"role": "tool", "content": "<image>"},
+        {"role": "assistant", "content": "<answer>2</answer>"},
+    ]
+    row = encode_demo(Demo("d", tuple(messages), (), tuple(views)), chat)
+    parts = [
+        chat.prompt("", "<image> Which?", views[:1]),
+        chat.encode_turn("look"),
+        chat.observe("<image> and <image>", views[1:3]),
+        chat.encode_turn("again"),
+        chat.observe("<image>", views[3:]),
+        chat.encode_turn("<answer>2</answer>"),
+    ]
+    assert row.token_ids == tuple(token for part in parts for token in part) and row.images == tuple(views)
+    cut = encode_demo(Demo("d", tuple(messages[:-1]), (), tuple(views)), chat)
+    assert cut.token_ids == tuple(token for part in parts[:4] for token in part) and cut.images == tuple(views[:3])
+    rows = DemoRows(demos(3), chat)
+    assert len(rows) == 3

@@ -125,6 +125,7 @@ def test_a_template_says_whether_the_model_thinks(tmp_path: Path, template: str,
     chat = open_family(folder_with(tmp_path, template, file)).chat
     text = chat.tokenizer.decode(chat.prompt("", "q", []), skip_special_tokens=False)
     assert text.endswith("<|im_start|>assistant\n<think>\n" if thinks else "<|im_start|>assistant\n")
+    assert (chat.thought_end is not None) == thinks
 
 
 def test_a_thinking_models_turn_begins_in_its_thought(tmp_path: Path) -> None:
