@@ -178,3 +178,10 @@ def test_a_wrong_answer_never_beats_a_right_one_of_the_same_format_without_red_l
     wrong_at_best, right_at_worst = 0.5 + 0.3 * kept, 1.0 + 0.3 * kept
     if not any(lines):
         assert verdict.total <= wrong_at_best + 1e-9 if right == 0 else verdict.total >= right_at_worst - 1e-9
+
+
+@each_case("red_line", [-1.01, 0.01])
+def test_a_red_line_lies_between_minus_one_and_zero(red_line: float) -> None:
+    assert Steps(red_line=-1.0).red_line == -1.0 and Steps(red_line=0.0).red_line == 0.0
+    with pytest.raises(ValueError, match="red_line"):
+        Steps(red_line=red_line)
