@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import chromium  # noqa: F401  a fixture
@@ -39,3 +41,20 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(written):
             del sys.modules[name]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As ``--dist loadfile``, and all files that need the fork server go to one process, where it starts once: its
+    imports cost 8 s of CPU time."""
+    from xdist.scheduler import LoadFileScheduling
+
+    files = Path(__file__).parent.rglob("test_*.py")
+    forked = {str(path.relative_to(config.rootpath)) for path in files if "\nimport forked\n" in path.read_text()}
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope = super()._split_scope(nodeid)
+            return "forked" if scope in forked else scope
+
+    return Scheduling(config, log)

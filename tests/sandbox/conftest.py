@@ -16,7 +16,12 @@ TIERS = ("full", *(pytest.param(tier, marks=pytest.mark.wide) for tier in ("land
 
 @pytest.fixture(scope="session", params=TIERS)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """A pool at each tier."""
+    """A pool at each tier; the one of all tests where that is its tier, because each template costs 4 s of CPU time."""
+    if request.param == "full":
+        shared: World = request.getfixturevalue("strongest")
+        if shared.pool.report["tier"] == "full":
+            yield shared
+            return
     made = World(PoolConfig(active=2, live=64, tier=request.param, outer_boundary=True, minimum_tier="none"))
     yield made
     made.close()

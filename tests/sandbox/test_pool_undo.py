@@ -180,7 +180,8 @@ def test_a_worker_that_leaves_no_copy_and_replies_is_not_waited_for_long(
         with subtests.test(spoils):
 
             async def go(spoils: str = spoils) -> RunResult:
-                episode = await world.pool.open(setup())
+                # A copy is waited for as long as the run may take, at most COPY_S.
+                episode = await world.pool.open(setup(limits=RunLimits(wall_s=3.0)))
                 await episode.run(spoils)
                 async with asyncio.timeout(waits.START_S / 2):
                     return await episode.run("x = 1")
