@@ -25,6 +25,7 @@ from vtcli.foreign import print_line
 from vtcli.protocols import Policy
 from vtcli.rollout.loop import Limits
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.closing import say_next
 from vtcli.runs.ending import arrived, end_only_later, insist
 from vtcli.runs.environment import require_environment
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
@@ -205,6 +206,7 @@ class _Server:
             host, port = self.config.host, socket.sockets[0].getsockname()[1]
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             print_line(f"serving {self.service.names[0]} at {address}/v1")
+            say_next(f"{address}/v1/models", program="curl")
             ending = asyncio.create_task(self._end.wait())
             await asyncio.wait({ending, failed}, return_when=asyncio.FIRST_COMPLETED)
             await self._drain()

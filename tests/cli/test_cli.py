@@ -398,17 +398,22 @@ def test_requests_to_end_while_python_closes_change_nothing(tmp_path: Path) -> N
         assert process.wait(timeout=30) == 2
 
 
+MADE = """from pathlib import Path; from vtcli.store.manifest import Artifact, Manifest
+    made = Manifest(1, 'charts', 4, 'dataset', '', (), (), {}, 0, '', None, '', 'synth', overrides=('+recipe=codev',))
+    return Artifact('charts', 4, Path('artifacts/charts/v4'), made)"""
+
+
 @pytest.mark.parametrize(
     "noise",
     ["print('a'); import os; os.system('echo b')", pytest.param("import deepspeed", marks=pytest.mark.slow)],  # 6 s
 )
 def test_what_libraries_print_is_no_result(noise: str, tmp_path: Path) -> None:
     """DeepSpeed logs to standard output, a warning on every machine without a GPU among it."""
-    made = "types.SimpleNamespace(ref=f'charts:v{config.seed}', path='x')"
-    line = [*stage_program(f"{noise}; return {made}", tmp_path), "seed=4"]
+    line = stage_program(f"{noise}; {MADE}", tmp_path)
     environ = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"}
     done = subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "charts:v4\tx\n"
+    assert done.stdout == "charts:v4\tartifacts/charts/v4\n"
+    assert done.stderr.endswith("vtcli: next: vtcli rl +recipe=codev data=charts:v4\n")
     assert "deepspeed" not in noise or "accelerator" in done.stderr.lower()
 
 

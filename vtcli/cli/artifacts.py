@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +12,10 @@ import typer
 
 from vtcli.errors import InputError
 from vtcli.foreign import print_line
+from vtcli.runs.closing import say_next
 
 if TYPE_CHECKING:
-    from vtcli.store.artifacts import ArtifactStore
+    from vtcli.store.artifacts import Artifact, ArtifactStore
 
 app = typer.Typer(help="List, show and verify what stages have made.", no_args_is_help=True)
 
@@ -33,7 +35,6 @@ def ls(home: Home = Path("artifacts")) -> None:
 
     store = store_in(home)
     found = store.ls()
-    _say_if_none(found, home)
     lines = []
     for artifact in found:
         made, size = artifact.manifest, f"{artifact.size / 1e6:.1f} MB"
@@ -43,6 +44,10 @@ def ls(home: Home = Path("artifacts")) -> None:
     print_list(("artifact", "kind", "size", "seed", "recipe", "made", "folder"), lines)
     for line in store.damaged():
         print_line(f"vtcli: damaged: {line}")
+    if found:
+        say_next("artifacts", "show", max(found, key=lambda artifact: artifact.manifest.created).ref, *_at(home))
+    else:
+        _say_if_none(found, home)
 
 
 @app.command("show", short_help="Print the manifest of REF.", epilog="Example: vtcli artifacts show policy@latest")
@@ -58,6 +63,7 @@ def show(
 
     values = store_in(home).show(ref)
     print_line(json.dumps(values if everything else in_short(values), indent=2), sys.stdout)
+    say_next("artifacts", "lineage", ref, *_at(home))
 
 
 @app.command("add", epilog="Example: vtcli artifacts add /other/artifacts/policy/v3")
@@ -65,6 +71,7 @@ def add(folder: Path, home: Home = Path("artifacts")) -> None:
     """Copy the artifact in FOLDER, of another home, into this one."""
     artifact = store_in(home).add(folder)
     print_line(f"{artifact.ref}\t{artifact.path}", sys.stdout)
+    _say_reader(artifact)
 
 
 @app.command("rm", epilog="Example: vtcli artifacts rm policy:v1 --dry-run")
@@ -81,6 +88,8 @@ def rm(
         print_line(
             f"{'would remove' if dry_run else 'removed'} {artifact.ref}  {artifact.size / 1e6:.1f} MB", sys.stdout
         )
+    more = ["--with-dependants"] if with_dependants else []
+    say_next("artifacts", *(["rm", *refs, *more] if dry_run else ["ls"]), *_at(home))
 
 
 @app.command("gc", short_help="Remove what killed processes left.", epilog="Example: vtcli artifacts gc --dry-run")
@@ -122,12 +131,15 @@ def gc(
             f"{sum(each.size for each in kept) / 1e6:.1f} MB and save making them again; --unused DAYS removes the "
             "folders that no run has used for so long"
         )
+    words = ["gc", *(["--work"] if work else []), *([] if unused is None else ["--unused", f"{unused:g}"])]
+    say_next("artifacts", *(words if dry_run and found else ["ls"]), *_at(home))
 
 
 @app.command("lineage", epilog="Example: vtcli artifacts lineage report@latest")
 def lineage(ref: str, home: Home = Path("artifacts")) -> None:
     """Print what REF was made from, down to the generator's seed."""
     print_line(store_in(home).lineage(ref).text(), sys.stdout)
+    say_next("artifacts", "verify", ref, *_at(home))
 
 
 @app.command(
@@ -150,6 +162,8 @@ def verify(
         problems += [f"{ref}: {line}" for line in found]
     if problems:
         raise InputError("\n".join([*problems, "Remove the damaged artifact and repeat the command of its stage."]))
+    if refs:
+        _say_reader(store.resolve(refs[0], verify=False))
 
 
 @app.command(
@@ -179,6 +193,7 @@ def view(
     cards = [preview.of_stored(row) for row in preview.first_rows(artifact, rows, file)]
     if printed:
         print_line("\n\n".join(preview.text(card) for card in cards), sys.stdout)
+        say_next("artifacts", "view", ref, "--open", *_at(home))
         return
     sheet = artifact.path / "contact_sheet.png"
     made = artifact.manifest
@@ -189,6 +204,10 @@ def view(
     print_line(str(path), sys.stdout)
     if browser:
         webbrowser.open(path.resolve().as_uri())
+    if artifact.recipe:
+        _say_reader(artifact)
+    else:
+        say_next("filter", f"data={artifact.ref}", "filter=near", *(f"home={path}" for path in _at(home)[1:]))
 
 
 @app.command(
@@ -228,8 +247,22 @@ def export(
             print_line(name, sys.stdout)
     if push:
         print_line(publishing.push(folder, push, "dataset" if data else "model", public=public), sys.stdout)
+    say_next(folder / "README.md", program="cat")  # the card: how to load it
 
 
 def _say_if_none(found: Sequence[object], home: Path) -> None:
     if not found:
         print_line(f"vtcli: no artifacts in {home}; VTCLI_HOME or --home names another folder")
+        say_next("run", "quickstart")
+
+
+def _say_reader(artifact: Artifact) -> None:
+    from vtcli.runbook.reader import say_next_of
+
+    say_next_of(artifact)
+
+
+def _at(home: Path) -> list[str]:
+    """Returns the option for a home that is not the usual one."""
+    usual = Path(os.environ.get("VTCLI_HOME") or "artifacts")
+    return [] if home == usual else ["--home", str(home)]

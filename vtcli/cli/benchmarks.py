@@ -10,9 +10,10 @@ import typer
 
 from vtcli.cli.artifacts import Home
 from vtcli.foreign import print_line
+from vtcli.runs.closing import say_next
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from vtcli.benchmarks.benchmark import Benchmark
     from vtcli.benchmarks.results import RunSetting
@@ -33,8 +34,7 @@ def _values(own: Path | None, only: str = "") -> Mapping[str, Any]:
 
     names = compose.options("benchmark", compose.own_folder(own))
     names = [only] if only in names else names
-    flags = ["--config-dir", str(own)] if own else []
-    job = compose.load("eval", [*flags, f"benchmark=[{','.join(names)}]", "eval.model=none"])
+    job = compose.load("eval", [*_flags(own), f"benchmark=[{','.join(names)}]", "eval.model=none"])
     return job.values["benchmark"]
 
 
@@ -56,6 +56,7 @@ def ls(own: Own = None) -> None:
         scores = " ".join([*one.scores, *(["judged"] if one.judged else [])])
         lines.append((name, rows, scores, str(len(one.published)), one.title))
     print_list(("benchmark", "rows", "scored by", "printed rows", "title"), lines)
+    say_next("benchmarks", "show", "vstar")
 
 
 @app.command("show", epilog="Example: vtcli benchmarks show hrbench_4k")
@@ -70,6 +71,7 @@ def show(name: str, own: Own = None) -> None:
         yaml.safe_dump({name: values[named(values, [name])[0]]}, sort_keys=False, allow_unicode=True).rstrip(),
         sys.stdout,
     )
+    say_next("benchmarks", "get", name, "--into", "benchmarks", *_flags(own))
 
 
 @app.command(
@@ -89,11 +91,26 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
         raise InputError(
             f"{folder} is no folder; expected one with local copies of benchmarks, such as VStarBench.tsv."
         )
-    known, wrong = _benchmarks(own), False
-    for one in named(known, name or []):
-        complete = _check_copy(folder, one, known[one], asked=bool(name))
-        wrong |= complete is False or (complete is None and bool(name))
+    known = _benchmarks(own)
+    states = {one: _check_copy(folder, one, known[one], asked=bool(name)) for one in named(known, name or [])}
+    wrong = [one for one, complete in states.items() if complete is False or (complete is None and name)]
+    if wrong:
+        say_next("benchmarks", "get", *wrong, "--into", folder, *_flags(own))
+    elif ready := [one for one, complete in states.items() if complete]:
+        _say_evaluate(ready, folder, own)
+    else:
+        say_next("benchmarks", "ls")
     raise typer.Exit(INCOMPLETE if wrong else 0)
+
+
+def _flags(own: Path | None) -> list[str]:
+    return ["--config-dir", str(own)] if own else []
+
+
+def _say_evaluate(names: Sequence[str], folder: Path, own: Path | None) -> None:
+    say_next(
+        "eval", "model=policy@latest", f"benchmark=[{','.join(names)}]", f"eval.benchmarks_in={folder}", *_flags(own)
+    )
 
 
 def _check_copy(folder: Path, name: str, benchmark: Benchmark, *, asked: bool = True) -> bool | None:
@@ -155,7 +172,7 @@ def get(
             for hub, place in places(into, one, benchmark):
                 _fetch(one, hub_files.survey(hub, forms, place), benchmark.licence, place, yes)
             wrong |= not _check_copy(into, one, benchmark)
-            print_line(f"{one:<22} vtcli eval benchmark={one} eval.benchmarks_in={into}", sys.stdout)
+            _say_evaluate([one], into, own)
             continue
         sets = _sets(one, own) if one in data else {}
         if not sets:
@@ -168,7 +185,7 @@ def get(
             listing = hub_files.survey(found.name, [(found.files, True)], place)
             _fetch(one, listing, found.licence, place, yes)
             rows = hub_files.rows_of(listing, found, place)
-            print_line(f"{one:<22} vtcli synth data={one} data.tasks.{task}.generate.path='{rows}'", sys.stdout)
+            say_next("synth", f"data={one}", f"data.tasks.{task}.generate.path={rows}", *_flags(own))
     raise typer.Exit(INCOMPLETE if wrong else 0)
 
 
@@ -178,8 +195,7 @@ def _sets(data: str, own: Path | None) -> dict[str, HubSet]:
     from vtcli.config.binding import convert
     from vtcli.data.importers.hub_files import HubSet
 
-    flags = ["--config-dir", str(own)] if own else []
-    values = compose.load("synth", [*flags, f"data={data}"]).values["data"]
+    values = compose.load("synth", [*_flags(own), f"data={data}"]).values["data"]
     return convert(values.get("hub") or {}, dict[str, HubSet], "data.hub")
 
 
@@ -257,6 +273,7 @@ def score(
     if out is not None:
         plain = {one: results.plain(r, known[one]) for one, r in measured.items()}
         disk.write_atomic(out, json.dumps(plain, indent=1).encode())
+    say_next("view", trajectories)
 
 
 def _setting(source: TrajectorySource, label: str) -> RunSetting:

@@ -13,6 +13,7 @@ from vtcli.cli.stages import HYDRA_ARGUMENTS
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.foreign import print_line
 from vtcli.runbook.step import STAGES, stage_parts
+from vtcli.runs.closing import say_next
 
 app = typer.Typer(help="Show or check configurations without running them.", no_args_is_help=True)
 
@@ -38,6 +39,7 @@ def show(ctx: typer.Context, stage: str) -> None:
         for key, value in compose.flat(job.values).items():
             shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…"
             print_line(f"{key:<36} {shown:<60} {job.origins[key]}", sys.stdout)
+    say_next(stage, *ctx.args)
 
 
 @app.command(
@@ -67,6 +69,8 @@ def validate(
     if problems:
         raise ConfigError("\n".join([f"{len(problems)} of {count} configurations cannot work:", *problems]))
     print_line(f"{count} configurations compose and bind.", sys.stdout)
+    recipe = _recipe(names[0]) if names else "toolsrl"
+    say_next("rl", f"+recipe={recipe}", *(["--config-dir", config_dir] if config_dir else []))
 
 
 @app.command("signals", short_help="Print the facts that rewards read.", epilog="Example: vtcli config signals")
@@ -76,6 +80,7 @@ def signals() -> None:
 
     for line in table.lines():
         print_line(line, sys.stdout)
+    say_next("config", "show", "rl", "+recipe=toolsrl")
 
 
 def _recipe(word: str) -> str:

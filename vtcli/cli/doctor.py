@@ -22,6 +22,7 @@ from vtcli.cli.console import say
 from vtcli.config.machine import gpus, installed
 from vtcli.engines.trials.outcome import TrialResult
 from vtcli.foreign import print_line
+from vtcli.runs.closing import say_next
 
 if TYPE_CHECKING:
     from vtcli.families.family import Family
@@ -56,7 +57,8 @@ def doctor(
         _print(f"vtcli {__version__}, trials on {'the CPU' if cpu else 'GPUs'}", lines, wide=True)
         wrong = {"broken"} if cpu else {"broken", "absent"}
     elif parity:
-        return _parity(_family(home, parity), parity, engine, dtype)
+        _parity(_family(home, parity), parity, engine, dtype)
+        return say_next("rl", "+recipe=toolsrl", f"model={parity}", f"engine={engine}")
     else:
         from vtcli.cli.findings import examine
 
@@ -65,7 +67,11 @@ def doctor(
         _print(f"vtcli {__version__}", lines)
         wrong = {"broken"}
     if wrong & {state for _, state, _, _ in lines}:
-        raise typer.Exit(1)
+        raise typer.Exit(1)  # the table has what to do
+    if gpu:
+        say_next("plan", "+recipe=toolsrl")
+    else:
+        say_next(*(["doctor", "--gpu"] if gpus() and not cpu else ["run", "quickstart"]))
 
 
 def _trials(family: Family | None, *, cpu: bool) -> Iterator[Line]:

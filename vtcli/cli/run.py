@@ -13,6 +13,7 @@ import typer
 from vtcli.cli.console import say
 from vtcli.cli.stages import HYDRA_ARGUMENTS
 from vtcli.foreign import print_line
+from vtcli.runs.closing import say_next
 
 if TYPE_CHECKING:
     from vtcli.runbook.book import Expansion, Runbook
@@ -53,9 +54,11 @@ def run(
     if not name:
         for each in book.names(own):
             print_line(f"{each:<24}{book.load(each, own).title}", sys.stdout)
+        say_next("run", "quickstart", "--dry")
         return
     name = name if name in book.names(own) else name.replace("-", "_")
     loaded, words = book.load(name, own), [*ctx.args, *split("--more", more)]
+    again = ["run", name, *words, *(["--config-dir", config_dir] if config_dir else [])]
     if loaded.reproduces:
         asked = papers.read(words, own, name)
         found = book.Expansion(papers.steps(asked))
@@ -72,12 +75,16 @@ def run(
         finish(home, runner.latest(found.steps))
     elif list_all:
         _list(found.steps, home)
+        say_next(*again, "--dry")
     else:
         check(home)
-        if slurm and not dry:
+        if dry:
+            say_next(*again)
+        elif slurm:
             jobs = runner.as_jobs(found.steps)
-            say(f"stop: scancel {' '.join(jobs)}; when they have ended, the same with --table prints the table")
-        elif not dry:
+            say(f"stop: scancel {' '.join(jobs)}; when they have ended, the next command prints the table")
+            say_next(*again, "--table")
+        else:
             finish(home, runner.here(found.steps))
 
 
@@ -107,6 +114,7 @@ def _compare(
 ) -> None:
     """Prints the table of a runbook with measures, keeps it with its figure, and prints where the last report is."""
     from vtcli.runbook import comparison
+    from vtcli.runbook.reader import say_next_of
     from vtcli.store import disk
     from vtcli.store.artifacts import ArtifactStore
 
@@ -122,9 +130,8 @@ def _compare(
     there = [ref for place in found.places if store.has(place) for ref in (made[place],)]
     for ref in there[-1:]:
         report = store.resolve(ref, "report", verify=False)
-        print_line(f"report:   {report.path}/report.html", sys.stdout)
-        print_line(f"lineage:  vtcli artifacts lineage {report.ref}", sys.stdout)
-        print_line(f"runs:     mlflow ui --backend-store-uri sqlite:///{home}/mlflow.db", sys.stdout)
+        print_line(f"report: {report.path}/report.html", sys.stdout)
+        say_next_of(report)
 
 
 def _check_paper(asked: Reproduction, steps: Sequence[Step], cluster: str | None, slurm: bool, home: Path) -> None:
@@ -146,10 +153,14 @@ def _check_paper(asked: Reproduction, steps: Sequence[Step], cluster: str | None
 def _print_table(asked: Reproduction, to: Path | None, home: Path, made: Mapping[str, str]) -> None:
     """Prints the table beside the paper's numbers and keeps it in ``to``, by default beside the artifacts."""
     from vtcli.runbook import papers
+    from vtcli.runbook.reader import say_next_of
     from vtcli.store import disk
+    from vtcli.store.artifacts import ArtifactStore
 
     text = papers.markdown(asked, papers.lines(asked, made, home))
     path = (to or home) / f"reproduced-{asked.prefix}.md"
     disk.write_atomic(path, text.encode())
     print_line(text, sys.stdout)
     say(f"table: {path}")
+    store = ArtifactStore(home)
+    say_next_of(store.resolve([ref for makes, ref in made.items() if store.has(makes)][-1], verify=False))

@@ -9,6 +9,7 @@ import typer
 
 from vtcli.errors import EngineError
 from vtcli.foreign import print_line
+from vtcli.runs.closing import say_next
 
 app = typer.Typer(help="Try what confines code that a model wrote.", no_args_is_help=True)
 
@@ -47,3 +48,4 @@ def check(
     if TIERS.index(report.tier) > TIERS.index(minimum):
         print_line(f"weaker than {minimum}: a run that asks for that tier does not start here", sys.stdout)
         raise typer.Exit(1)
+    say_next("doctor")

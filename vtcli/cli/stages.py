@@ -14,12 +14,16 @@ from vtcli.cli.console import results_only, say
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.foreign import print_line
 from vtcli.runbook.step import IN_RANKS, ON_ACCELERATOR, filled, require_machine, stage_parts
+from vtcli.runs.closing import say_next
 
 if TYPE_CHECKING:
     from vtcli.config.compose import CommandPlan
     from vtcli.runbook.missing import CommandRequest, Inputs
 
 USER_ERROR = 2
+
+PREVIEWS = ("synth.preview=", "synth.distil.dry_run=")
+"""Words with which synth makes no artifact."""
 
 HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 COMMON = """\b
@@ -192,6 +196,7 @@ def _launched(stage: str, values: dict[str, Any], argv: list[str]) -> bool:
         return False
     if section.how == "slurm" and "SLURM_JOB_ID" not in os.environ:
         say(f"job {launch.submit(stage, [*argv, 'launch=none'])}: `squeue` shows it")
+        say_next("view", "--live")
         return True
     ranks = ranks_to_start(stage, values)
     if ranks < 2:
@@ -273,6 +278,7 @@ def _check(plan: CommandPlan, argv: Sequence[str]) -> None:
 def work(values: dict[str, Any]) -> str:
     """Runs one job of a stage, here or in a launcher's process, and prints and returns its artifact."""
     from vtcli.config import commandline, compose
+    from vtcli.runbook.reader import say_next_of
     from vtcli.runs import slurm
 
     stage = str(values["stage"])
@@ -284,11 +290,15 @@ def work(values: dict[str, Any]) -> str:
     with results_only():
         config_class, run = stage_parts(stage)
         artifact = run(compose.build(config_class, compose.Job(stage, values, {})))
-    if artifact is None:  # serve makes none, a preview neither
+    words = commandline.arguments()
+    if artifact is None:  # serve makes none, and neither does a synth that only previews or counts the cost
+        if stage == "synth":
+            say_next(stage, *(word for word in words if not word.startswith(PREVIEWS)))
         return ""
     made = f"{artifact.ref}\t{artifact.path}"
     if _first_rank():
         print_line(made, sys.stdout)
+    say_next_of(artifact, [word for word in words if word.startswith("--config-dir=")])
     return made
 
 

@@ -49,6 +49,7 @@ def view(
 
     def ready(address: str) -> None:
         print_line(address, sys.stdout)
+        print_line("vtcli: Ctrl-C ends it")
         if browser:
             webbrowser.open(address)
 

@@ -60,13 +60,21 @@ def overrides() -> tuple[str, ...]:
 
 def arguments() -> list[str]:
     """Returns the current job's words after the stage, as a person types them, for another process to run it."""
-    recipe = next((word.removeprefix("+recipe=") for word in overrides() if word.startswith("+recipe=")), "")
-    words = [
+    return [*as_typed(overrides()), *_FLAGS.get()]
+
+
+def as_typed(words: Sequence[str]) -> list[str]:
+    """Returns a job's overrides as a person types them after the stage.
+
+    >>> as_typed(["stage=rl", "+recipe=codevision", "+variant=codevision_code"])
+    ['+recipe=codevision', 'variant=code']
+    """
+    recipe = next((word.removeprefix("+recipe=") for word in words if word.startswith("+recipe=")), "")
+    return [
         f"variant={word.removeprefix('+variant=').removeprefix(f'{recipe}_')}" if word.startswith("+variant=") else word
-        for word in overrides()
+        for word in words
         if not word.startswith("stage=")
     ]
-    return [*words, *_FLAGS.get()]
 
 
 def running() -> str | None:

@@ -26,6 +26,7 @@ from vtcli.plan.fit import advised, estimate
 from vtcli.plan.hardware import Cluster, Gpu, like, of_device, parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload
 from vtcli.rollout.loop import Limits
+from vtcli.runs.closing import say_next
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageLimits
 from vtcli.store.models import source_model
@@ -257,6 +258,7 @@ def command(argv: Sequence[str], *, as_json: bool, measure: bool, constants: Pat
         if not any(a.startswith("cluster=") for a in argv):
             found = read_measured(path)
             print_all([plans.constants(Constants().with_measured(found.constants, found.where))], console, page_width())
+            say_next("plan", "+recipe=toolsrl", *argv)
             return 0
     made = run(argv, constants)
     if fit:
@@ -268,4 +270,10 @@ def command(argv: Sequence[str], *, as_json: bool, measure: bool, constants: Pat
     else:
         print_all(plans.tables(made), console, page_width())
     possible = made.advice is not None if fit else made.memory.fits
+    if possible:
+        words = [word for word in argv if not word.startswith(("cluster=", "plan."))]
+        scale = [] if any(word.lstrip("+").startswith("scale=") for word in words) else ["scale=paper"]
+        say_next("rl", *words, *scale, *(made.advice or () if fit else ()))
+    elif not fit:
+        say_next("plan", "--fit", *argv)
     return 0 if possible else 3

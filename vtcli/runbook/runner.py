@@ -16,6 +16,7 @@ from vtcli.config.commandline import split
 from vtcli.errors import ConfigError
 from vtcli.foreign import print_line
 from vtcli.runbook.step import STAGES, Step
+from vtcli.runs.closing import STEP
 from vtcli.store.artifacts import ArtifactStore
 
 SHARDS = 4
@@ -149,7 +150,7 @@ def run(argv: Sequence[str]) -> tuple[int, str]:
     """
     command = [sys.executable, "-m", "vtcli.cli.child", *argv]
     pipe = subprocess.PIPE
-    env = {name: value for name, value in os.environ.items() if name != "MLFLOW_RUN_ID"}
+    env = {name: value for name, value in os.environ.items() if name != "MLFLOW_RUN_ID"} | {STEP: "1"}
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True, env=env) as child:
         try:
             assert child.stdout is not None
