@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import resource
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_a_benchmark_is_shown_fetched_and_checked(
     code, out = get("quiz", "--yes", *own(tmp_path))
     shown = capsys.readouterr().err
     assert code == 0 and "complete: 40 of 40 rows, version as stated" in out
-    assert f"vtcli eval benchmark=quiz eval.benchmarks_in={tmp_path / 'sets'}" in out
+    assert f"vtcli eval model=policy@latest 'benchmark=[quiz]' eval.benchmarks_in={tmp_path / 'sets'}" in shown
     for said in ("licence: CC0", "on its card: mit", COMMIT, "MB", "2 files", f"me/quiz@{COMMIT}"):
         assert said in shown
     place = tmp_path / "sets" / "quiz"
@@ -223,9 +224,10 @@ def test_a_papers_set_is_fetched_and_imported(
     export(store, "data@latest", "verl", tmp_path / "verl")
     parquet = (tmp_path / "verl" / "answer-train.parquet").read_bytes()
     hub.repos["datasets/RenlyH/CodeV-RL-Data"] = Repo({"data/train-0.parquet": parquet}, licence=None)
-    code, out = get("codev_rl", "--yes", "--into", str(tmp_path / "sets"))
-    assert code == 0 and "theirs is sha256: " + hashlib.sha256(parquet).hexdigest() in capsys.readouterr().err
-    words = out.splitlines()[-1].split("vtcli synth ")[1].replace("'", "").split()
+    code, _ = get("codev_rl", "--yes", "--into", str(tmp_path / "sets"))
+    shown = capsys.readouterr().err
+    assert code == 0 and "theirs is sha256: " + hashlib.sha256(parquet).hexdigest() in shown
+    words = shlex.split(shown.splitlines()[-1].split("vtcli synth ")[1])
     few = ["data.tasks.codev_rl.validation=0", "data.tasks.codev_rl.test=0", "data.tasks.codev_rl.train=4"]
     few += ["data.tasks.codev_rl.generate.reading.take={train: [0, 4]}", "scale=tiny", "tracker=none"]
     assert command(["synth", *words, *few, "synth.workers=1", "name=codev", f"home={store.root}"])[0] == 0
