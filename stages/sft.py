@@ -188,9 +188,9 @@ def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks:
     shown = "".join(f"\n  {line}" for line in found.failures[:3])
     if found.failed > config.max_failed:
         raise InputError(
-            f"{config.data}: {said}, and the others fail:{shown}\nA model would learn calls that fail. Make the "
-            "demonstrations with the recipe and scale of this training (coordinates count in its views), or choose "
-            f"their environment (env=NAME). The bound is sft.max_failed={config.max_failed:g}; play_rows=0 plays none."
+            f"{config.data}: {said}, and the others fail:{shown}\nMake the demonstrations with the recipe and scale "
+            "of this training, whose views their coordinates refer to, or choose their environment (env=NAME); "
+            f"sft.max_failed={config.max_failed:g} is the bound."
         )
     if ranks.rank == 0 and (found.calls or left):
         meant = f", {found.meant} of them failures that are meant" if found.meant else ""

@@ -100,10 +100,9 @@ def refuse_banned_mass(mass: float | None, limit: float, where: str) -> None:
     """
     if mass is not None and mass > limit:
         raise EngineError(
-            f"{where}: the model gives {mass:.2%} of the probability to markers of turns and images (banned_mass), at "
-            f"most rl.max_banned_mass={limit:.2%} may be. The update leaves them out, but other samplers of the "
-            "exported model would draw such markers. Start from a model of `vtcli sft`, lower rl.optim.lr, or raise "
-            "rl.max_banned_mass."
+            f"{where}: the model gives {mass:.2%} of the probability to markers of turns and images (banned_mass), "
+            f"more than rl.max_banned_mass={limit:.2%}. Other samplers would draw them: start from a model of `vtcli "
+            "sft`, lower rl.optim.lr, or raise the bound."
         )
 
 

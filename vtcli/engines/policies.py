@@ -91,9 +91,8 @@ class Engine:
         if len(found) < needed or max(found) >= gpus:
             raise ConfigError(
                 f"engine.servers={self.servers} with engine.tensor_parallel={self.tensor_parallel} need {needed} GPUs "
-                f"of this node, beside the learner's {ranks}; it has {gpus}, and engine.gpus is {self.gpus}. Start "
-                f"fewer ranks or servers, or set engine.gpus, or engine.gpu_memory to at most {HALF:g} to share the "
-                "learner's"
+                f"of this node, beside the learner's {ranks}; it has {gpus} (engine.gpus={self.gpus}). Start fewer "
+                f"ranks or servers, or set engine.gpu_memory to at most {HALF:g} to share"
             )
         return found
 

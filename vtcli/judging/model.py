@@ -171,9 +171,8 @@ class ModelJudge:
             if not path.exists():
                 raise InputError(
                     f"The image of {case.trajectory.id}, {path}, is not there, and the judge {self.name} has to see "
-                    "it. Images lie beside the trajectories: copy the folder images of the run that made them there, "
-                    "or give that run's artifact. scoring.measure=never scores stored signals without images, and "
-                    "judge=oracle needs none."
+                    "it. Copy the run's folder images beside the trajectories, or give its artifact; judge=oracle and "
+                    "scoring.measure=never need no images."
                 )
 
     def _png(self, ref: ImageRef) -> bytes:

@@ -209,8 +209,8 @@ def require_wanted(request: CommandRequest, inputs: Inputs) -> None:
     base = Inputs({"eval.model": start})
     offered = f"\n  an untrained one exists:\n{listed(request, base, own=True)}" if ready else ""
     raise ConfigError(
-        f"eval.model: needs a value. No model of +recipe={request.recipe} scale={request.plan.scale} exists, and an "
-        f"evaluation of named data does not train one. Give model=NAME:vN, a folder or a hub name.{offered}\n"
+        f"eval.model: needs a value, because no model of +recipe={request.recipe} scale={request.plan.scale} exists. "
+        f"Give model=NAME:vN, a folder or a hub name.{offered}\n"
         f"  these commands train one first:\n{listed(request, inputs, own=True)}"
     )
 

@@ -41,10 +41,9 @@ def require_forms(data: Artifact, forms: Sequence[str]) -> Artifact:
             kind = "tool-supervised questions" if form == "tool" else "plain questions"
             wants = ", whose rows have boxes" if form == "tool" else ""
             raise InputError(
-                f"{data.ref} has no {kind} (form {form}) in its training split, and a phase of this recipe trains on "
-                f"them; it has the form {', '.join(have)}. Make them with forms: [answer, tool] in the data "
-                f"configuration{wants}, or choose a recipe without such a phase, such as +recipe="
-                f"{'deepeyes' if form == 'tool' else 'toolsrl'}."
+                f"{data.ref} has no {kind} (form {form}) in its training split, which a phase of this recipe trains "
+                f"on; it has the form {', '.join(have)}. Give its tasks forms: [answer, tool]{wants}, or choose "
+                f"+recipe={'deepeyes' if form == 'tool' else 'toolsrl'}, which needs none."
             )
     return data
 

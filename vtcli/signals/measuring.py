@@ -83,8 +83,8 @@ class SignalMeter:
         if share is not None and share > limit and self.judge is not None:
             raise EngineError(
                 f"{where}: the judge {self.judge.name} gave no verdict on {share:.1%} of the trajectories that it was "
-                f"asked about, at most max_unjudged={limit:.1%} may lack one. {self.judge.trouble or 'See the logs.'} "
-                "Fix the judge and run the same command again (what it has judged is kept), or raise max_unjudged."
+                f"asked about, more than max_unjudged={limit:.1%}. {self.judge.trouble or 'See the logs.'} "
+                "Fix the judge and run the same command again, which keeps its verdicts."
             )
 
     @property

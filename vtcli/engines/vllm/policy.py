@@ -109,8 +109,8 @@ class VllmPolicy:
             work = "it worked at it" if self._limit.works(name) else "it is in the queue, which did not move"
             raise EngineError(
                 f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
-                f"tokens and {len(request.images)} images ({work}), {len(state.ids)} of {request.max_tokens} tokens "
-                f"generated; {len(self._open)} requests are open, the engine is {self._doing}"
+                f"tokens and {len(request.images)} images: {work}, {len(state.ids)} of {request.max_tokens} made; "
+                f"{len(self._open)} requests are open, the engine is {self._doing}"
             )
         finally:
             self._asked.discard(name)
