@@ -472,7 +472,7 @@ class _Rollouts:
 
 
 def outlook(groups: Sequence[GroupRequest], left: int, limits: Limits, price: Price | None = None) -> str:
-    """Return one line: the rollouts of each task, how many are left, and what these take at most.
+    """Returns one line: the rollouts of each task, how many are left, and what these take at most.
 
     Each of ``left`` rollouts has at most ``limits.max_tokens`` in context. An endpoint reads the context again at every
     turn, of which there are at most ``max_turns`` + 1; all that it writes stays in the context. So the money is at most
@@ -540,7 +540,7 @@ def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[
 
 
 def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, Artifact], rolled: _Results) -> Artifact:
-    """Write the artifact's files from what was found, commit them, and print the table."""
+    """Writes the artifact's files from what was found, commits them, and prints the table."""
     found, images, out = rolled.found, rolled.images, stage.work / "report"
     shutil.rmtree(out, ignore_errors=True)
     folder.save_trajectories(out, found, images)

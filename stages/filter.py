@@ -395,7 +395,7 @@ def _finish(
     found: Subset,
     held: ReferenceReader,
 ) -> Artifact:
-    """Write the artifact's files, commit them, and print the tables."""
+    """Writes the artifact's files, commits them, and prints the tables."""
     if not found.kept:
         print_all(accounts.filtered(said))
         raise InputError(f"no row of {data.ref} stays: see the counts above, and loosen the rule that drops most")

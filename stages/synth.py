@@ -457,7 +457,7 @@ def _dry_run(config: Config, teacher: TeacherCard, data: Artifact) -> None:
 def _taught(
     config: Config, name: str, data: Artifact, distiller: Distiller, samples: Sequence[Sample], stage: StageRun
 ) -> Artifact:
-    """Write the artifact's files from the finished tries, commit them, and print the tables."""
+    """Writes the artifact's files from the finished tries, commits them, and prints the tables."""
     settings = config.distil
     where = f"synth ({data.ref})"
     refuse_broken(

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def progress_bar(*more: ProgressColumn, quiet: bool = False) -> Progress:
-    """A bar on standard error, ``disable``d where that is no terminal. ``more`` columns stand before the times."""
+    """A bar on standard error, ``disable``d where that is not a terminal. ``more`` columns stand before the times."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *more)
     shown = sys.stderr.isatty() and not quiet
     return Progress(

@@ -128,7 +128,7 @@ class Chat(Protocol):
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """End a policy turn."""
+        """Ends a policy turn."""
         ...
 
     @property
@@ -153,7 +153,7 @@ class Chat(Protocol):
     def decode(self, token_ids: Sequence[int]) -> DecodedTurn: ...
 
     def piece(self, token_id: int) -> str:
-        """The text of one token; bytes that are no whole character are U+FFFD."""
+        """The text of one token; bytes that are not a whole character are U+FFFD."""
         ...
 
     def encode_turn(self, text: str) -> tuple[int, ...]: ...

@@ -289,9 +289,9 @@ def test_an_empty_mask_is_refused() -> None:
     [
         ([], "is empty"),
         (["tool", "answer", "tool"], "'tool' is given twice"),
-        (["../x"], "'../x' is no name"),
-        (["a/b"], "'a/b' is no name"),
-        ([""], "'' is no name"),
+        (["../x"], "'../x' is not a name"),
+        (["a/b"], "'a/b' is not a name"),
+        ([""], "'' is not a name"),
     ],
 )
 def test_each_phase_keeps_its_model_under_its_own_name(names: list[str], said: str) -> None:

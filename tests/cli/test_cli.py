@@ -472,7 +472,7 @@ def test_a_home_without_artifacts_says_so_and_a_file_is_none(command: str, vtcli
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("artifacts", "show", "a" * 300), "of 300 characters' is no artifact"),
+        (("artifacts", "show", "a" * 300), "of 300 characters' is not an artifact"),
         (("eval", "data=d:v1", "model=m:v1", "scale=tiny", f"name={'a' * 300}"), "of 300 characters' cannot name an"),
         (("eval", "data=d:v1", "model=m:v1", "scale=tiny", "seed=-1"), "seed: must be at least 0 and at most"),
         (("synth", "scale=tiny", "name=''"), "an artifact: use letters, digits, dots, dashes and underscores"),

@@ -165,7 +165,7 @@ def test_the_machine_is_described_and_a_missing_folder_is_no_problem(tmp_path: P
 def test_a_home_that_is_a_file_is_broken(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     found = {f.topic: f for f in findings._machine(tmp_path / "home")}["artifacts folder"]
-    assert (found.state, "home is there and is no folder" in found.found) == ("broken", True)
+    assert (found.state, "home is there and is not a folder" in found.found) == ("broken", True)
     assert "VTCLI_HOME" in found.advice
 
 

@@ -121,7 +121,7 @@ def test_it_is_the_same_again_and_holds_what_its_card_counts(store: ArtifactStor
         export(store, ref, to, folder.with_name(f"{folder.name}-again"), licence="cc-by-4.0")
         assert digest(folder) == digest(folder.with_name(f"{folder.name}-again"))
         files = {path.stem for path in folder.glob(f"*.{layout.ending}")} - {"dataset_info"}
-        assert files == set(counts)  # a split without rows is no file
+        assert files == set(counts)  # a split without rows is not a file
         text = (folder / "README.md").read_text()
         assert yaml.safe_load(text.split("---")[1])["license"] == "cc-by-4.0"
         for name, found in counts.items():

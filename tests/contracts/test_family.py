@@ -192,8 +192,11 @@ def test_a_text_only_model_is_refused_as_such(tmp_path: Path) -> None:
     ("path", "told"),
     [
         ("nowhere.family.Mine", r"families\.mine: there is no module 'nowhere\.family'.*PYTHONPATH"),
-        ("vtcli.families.table.FAMILIES", "'vtcli.families.table.FAMILIES' is no family: .*with open, sizing, build"),
-        ("Mine", "'Mine' is no family"),
+        (
+            "vtcli.families.table.FAMILIES",
+            "'vtcli.families.table.FAMILIES' is not a family: .*with open, sizing, build",
+        ),
+        ("Mine", "'Mine' is not a family"),
     ],
 )
 def test_a_path_that_leads_to_no_family_is_one_error(path: str, told: str) -> None:
@@ -204,7 +207,7 @@ def test_a_path_that_leads_to_no_family_is_one_error(path: str, told: str) -> No
 def test_a_class_without_every_member_of_a_family_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for member in ("prepare", "vision"):
         monkeypatch.setattr(f"{FAMILIES['qwen2_5_vl']}.{member}", None)
-    with pytest.raises(ConfigError, match=r"is no family: .*, with prepare, vision\."):
+    with pytest.raises(ConfigError, match=r"is not a family: .*, with prepare, vision\."):
         find_family("mine", {"mine": FAMILIES["qwen2_5_vl"]})
 
 

@@ -157,12 +157,12 @@ FILES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a second name as a member": ("a.tar", members(("0.txt", b"0"), ("1.txt", tarfile.LNKTYPE)), "1.txt is a link"),
     "a pipe as a member": ("a.tar", members(("0.png", tarfile.FIFOTYPE)), "special file"),
     "a member twice": ("a.tar", members(("0.txt", b"0"), ("0.txt", b"0")), "two members txt"),
-    "a folder": ("a.jsonl", Path.mkdir, "is no file"),
+    "a folder": ("a.jsonl", Path.mkdir, "is not a file"),
     "a link to nothing": ("a.jsonl", lambda path: path.symlink_to("nowhere"), "cannot be read"),
-    "a pipe": ("a.jsonl", pipe, "is no file"),
-    "a pipe of pages": ("a.parquet", pipe, "is no file"),
-    "a pipe that is packed": ("a.jsonl.gz", pipe, "is no file"),
-    "a pipe of members": ("a.tar", pipe, "is no file"),
+    "a pipe": ("a.jsonl", pipe, "is not a file"),
+    "a pipe of pages": ("a.parquet", pipe, "is not a file"),
+    "a pipe that is packed": ("a.jsonl.gz", pipe, "is not a file"),
+    "a pipe of members": ("a.tar", pipe, "is not a file"),
 }
 
 

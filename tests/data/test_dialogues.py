@@ -327,7 +327,7 @@ def test_calls_that_are_no_json_are_a_bad_row(tmp_path: Path) -> None:
     for value, words in ((b"x", "bytes is not JSON"), (float("nan"), "not JSON compliant")):
         talk[1]["tool_calls"] = [{"name": "zoom", "arguments": {"level": value}}]
         pq.write_table(pa.Table.from_pylist([{"messages": talk}]), path)
-        with pytest.raises(RowProblem, match=f"the arguments of zoom are no JSON: .*{words}"):
+        with pytest.raises(RowProblem, match=f"the arguments of zoom are not JSON: .*{words}"):
             generate(0, 0, "demo-train", path=str(path), name="own", row="openai")
 
 

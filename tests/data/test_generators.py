@@ -399,7 +399,7 @@ LINES = ("across", "down", "rising", "falling")
         (lambda: turned.TurnedSize(replace(SQUARE, height=336)), "scene: must be square, got 672 x 336"),
         (lambda: turned.TurnedSize(zoom.ZoomSize(lattice=168)), "scene: hatchings must be some of top-left"),
         (lambda: turned.TurnedSize(replace(SQUARE, lattice=0)), r"scene\.lattice: must be at least 1, got 0"),
-        (lambda: chart.ChartSize(steps=10, ticks=3), "ticks: must divide steps=10, or labels are no values; got 3"),
+        (lambda: chart.ChartSize(steps=10, ticks=3), "ticks: must divide steps=10, or labels are not values; got 3"),
     ],
 )
 def test_sizes_that_cannot_be_drawn_are_refused(make: Callable[[], object], said: str) -> None:

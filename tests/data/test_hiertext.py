@@ -123,10 +123,10 @@ def test_a_missing_image_one_of_another_size_and_a_foreign_file_are_named(tmp_pa
     ):
         own = tmp_path / f"{len(json.dumps(strange))}.json"
         own.write_text(json.dumps({"annotations": [strange]}))
-        with pytest.raises(InputError, match="is no annotation of HierText"):
+        with pytest.raises(InputError, match="is not an annotation of HierText"):
             survey("test", path=str(own))
     other.write_text(json.dumps({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}))
-    with pytest.raises(InputError, match="is no annotation of HierText"):
+    with pytest.raises(InputError, match="is not an annotation of HierText"):
         generate(0, 0, "test", **where | {"path": str(other)})
 
 

@@ -420,7 +420,7 @@ def test_json_lines_may_have_a_byte_order_mark_and_windows_ends(tmp_path: Path) 
     source = sources.open_source(str(tmp_path / "train.jsonl"), "train")
     assert source.rows == 2 and [source.read(i)["question"] for i in range(2)] == ["q?", "q?"]
     (tmp_path / "train.jsonl").write_text(line[:-1] + ', "tolerance": NaN}\n')
-    with pytest.raises(RowProblem, match="NaN is no JSON number"):
+    with pytest.raises(RowProblem, match="NaN is not a JSON number"):
         read(tmp_path / "train.jsonl")
 
 

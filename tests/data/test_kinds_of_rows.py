@@ -222,7 +222,7 @@ CASES: dict[str, Case] = {
     "an index that is a text": case(
         options("2", "1", "2", "3", "4"), options("2", "krill", "fish", "whale"), right=MAYBE, **KEY
     ),
-    "an index that is no text": case(options("2", "krill", "fish", "whale"), right=NONE, **KEY),
+    "an index that is not text": case(options("2", "krill", "fish", "whale"), right=NONE, **KEY),
     "texts of a set of numbers": case(options("2", "1", "2", "3", "4"), options("7", "5", "6", "7"), right="B", **KEY),
     "an index by the key": case(options("2", "1", "2", "3", "4"), right="C", **INDEX),
     "a number as an index": case(options(0, "1", "2"), right="A", **INDEX),

@@ -231,7 +231,7 @@ def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
         ({"rule": "numeric", "tolerance": True}, "its tolerance is True"),
         ({"numeric": "yes"}, "numeric is 'yes'; expected true or false"),
         ({"numeric": 1}, "numeric is 1; expected true or false"),
-        ({"image": "."}, "the image .* is no file: it is a folder, a pipe"),
+        ({"image": "."}, "the image .* is not a file: it is a folder, a pipe"),
         ({"image": ["a.png", None]}, "entry 1 of its list of images is null"),
         ({"boxes": [{"label": "x", "box": [1, 2, 3, 10**400]}]}, "needs a label and four numbers"),
     ],

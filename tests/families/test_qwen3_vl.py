@@ -182,9 +182,13 @@ def test_a_config_whose_ids_are_not_its_tokenizers_is_one_error(tmp_path: Path, 
 @each_case(
     ("file", "content", "told"),
     [
-        ("tokenizer.json", "{", r"tokenizer\.json is no tokenizer .*copy or download the folder of the Qwen3-VL model"),
+        (
+            "tokenizer.json",
+            "{",
+            r"tokenizer\.json is not a tokenizer .*copy or download the folder of the Qwen3-VL model",
+        ),
         ("preprocessor_config.json", "{", r"preprocessor_config\.json cannot be read"),
-        ("preprocessor_config.json", "[]", r"preprocessor_config\.json is no JSON object"),
+        ("preprocessor_config.json", "[]", r"preprocessor_config\.json is not a JSON object"),
     ],
 )
 def test_a_file_that_is_not_whole_is_one_error(tmp_path: Path, file: str, content: str, told: str) -> None:

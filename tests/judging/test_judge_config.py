@@ -78,5 +78,5 @@ def test_a_text_of_a_rubric_that_yaml_reads_as_a_number_is_one_clear_error(tmp_p
     whole = (Path(__file__).parents[2] / "conf" / "judge" / "prompts" / "codevision_answer.yaml").read_text()
     own = tmp_path / "own.yaml"
     own.write_text(whole.replace("truth: a red apple", "truth: 4"))
-    with pytest.raises(ConfigError, match=r"check\.texts\.truth=4 is no text; put it between quotes"):
+    with pytest.raises(ConfigError, match=r"check\.texts\.truth=4 is not text; put it between quotes"):
         rubrics.load(str(own))

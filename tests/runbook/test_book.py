@@ -185,7 +185,7 @@ def test_a_measure_that_no_report_will_have_is_named_before_anything_runs(
         ("map_codev", "rl.model=x:v1", r"rl\.model=x:v1: the runbook map_codev sets this"),
         ("map_codev", "eval.shard=1/4", r"eval\.shard=1/4: the runbook map_codev sets this"),
         ("map_codev", "report:eval.label=x", r"eval\.label=x: the runbook map_codev sets this"),
-        ("map_codev", "train:rl.seed=1", r"train is no step; expected .*policy"),
+        ("map_codev", "train:rl.seed=1", r"train is not a step; expected .*policy"),
         ("map_codev", "framed=often", r"framed=often: expected numbers, such as those of"),
         ("map_codev", "arm=tapo,other", r"arm=tapo,other: other is not known; expected accuracy, tapo"),
         ("map_codev", "framed=nan", r"framed=nan"),
@@ -237,14 +237,17 @@ def test_every_step_of_every_runbook_composes_and_binds(name: str) -> None:
         ({"arm": {"values": ["before"]}}, "before is a step as well"),
         ({"axes": {"a": {**FRAMED, "values": []}}}, "values: empty"),
         ({"by": "colour"}, "by: colour is not known"),
-        ({"words": {"train": []}}, "words: train is no step; expected data, before"),
+        ({"words": {"train": []}}, "words: train is not a step; expected data, before"),
         ({"by": "task", "measures": ["causal.all.blank"]}, "causal.all.blank: a share of all questions cannot stand"),
-        ({"axes": {"a": SKILL}}, "axes.a: demos is no step"),
+        ({"axes": {"a": SKILL}}, "axes.a: demos is not a step"),
         ({"axes": dict.fromkeys("abc", FRAMED)}, "axes: a, b, c are too many; a figure shows two"),
-        ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a: train is no step"),
-        ({"axes": {"a": {**FRAMED, "cases": {"0.5": {"data": []}}}}}, "axes.a.cases: 0.5 is no value; expected of"),
-        ({"axes": {"a": {**FRAMED, "paper": "often"}}}, "axes.a.paper: often is no value; expected of"),
-        ({"axes": {"a": {**FRAMED, "values": ["none", "call"], "paper": 0.3}}}, "paper: 0.3 is no value; expected of"),
+        ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a: train is not a step"),
+        ({"axes": {"a": {**FRAMED, "cases": {"0.5": {"data": []}}}}}, "axes.a.cases: 0.5 is not a value; expected of"),
+        ({"axes": {"a": {**FRAMED, "paper": "often"}}}, "axes.a.paper: often is not a value; expected of"),
+        (
+            {"axes": {"a": {**FRAMED, "values": ["none", "call"], "paper": 0.3}}},
+            "paper: 0.3 is not a value; expected of",
+        ),
         ({"axes": {"a": {**FRAMED, "values": ["1e-3", 1e-4]}}}, "values: 1e-3 among numbers is text; expected numbers"),
         ({"steps": {"data": {"verb": "synthesise"}}}, "verb: synthesise is not known; expected synth, filter"),
         ({"steps": {"data": {"verb": "serve"}}}, "verb: serve is not known; expected synth, filter"),
@@ -261,14 +264,14 @@ def test_a_slip_about_files_and_inputs_is_named(tmp_path: Path) -> None:
         book.load("codve")
     (tmp_path / "runbook").mkdir()
     (tmp_path / "runbook" / "own.yaml").write_text("title: [x\narms:")
-    with pytest.raises(ConfigError, match=r"runbook 'own': .*own\.yaml is no YAML: while parsing"):
+    with pytest.raises(ConfigError, match=r"runbook 'own': .*own\.yaml is not YAML: while parsing"):
         book.load("own", tmp_path)
     for entries in ("steps: [1]", "axes: [1]", "steps: {1: {verb: synth}}"):
         (tmp_path / "runbook" / "own.yaml").write_text(f"title: t\nrecipe: codev\n{entries}")
         with pytest.raises(ConfigError, match="expected a section with names as keys"):
             book.load("own", tmp_path)
     (tmp_path / "runbook" / "own.yaml").write_bytes(b"title: \xff")
-    with pytest.raises(ConfigError, match="is no YAML"):
+    with pytest.raises(ConfigError, match="is not YAML"):
         book.load("own", tmp_path)
     (tmp_path / "runbook" / "own.yaml").write_text("upon: own\ntitle: t")
     with pytest.raises(ConfigError, match=r"upon: own forms a circle"):

@@ -42,6 +42,6 @@ def test_sft_records_the_environment_of_its_demonstrations_or_none(tmp_path: Pat
 
 
 def test_a_folder_that_is_no_artifact_names_none() -> None:
-    with pytest.raises(InputError, match=r"Qwen/X: it is no artifact.*\+recipe=NAME"):
+    with pytest.raises(InputError, match=r"Qwen/X: it is not an artifact.*\+recipe=NAME"):
         require_environment(None, "Qwen/X", PARTS)
     assert require_environment(None, "Qwen/X", ("prompt", "images", "limits")) == {}  # env=… was given

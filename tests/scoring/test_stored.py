@@ -122,7 +122,7 @@ def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path, capsys: pytest.Ca
 @each_case(
     ("given", "words"),
     [
-        ("nowhere.jsonl", "it is no file, no folder, and no NAME:vN"),
+        ("nowhere.jsonl", "it is neither a file, a folder, NAME:vN"),
         ("data", "Say which version: data@latest"),
         ("data:v1", "data:v1, a dataset, holds no trajectories.jsonl"),
         ("data:v7", "data:v7"),

@@ -37,6 +37,6 @@ def test_a_name_without_its_version_is_recognised(tmp_path: Path) -> None:
     dataset(tmp_path, "answer")
     with pytest.raises(InputError, match="Did you mean photos@latest"):
         ArtifactStore(tmp_path).resolve("photos", "dataset")
-    with pytest.raises(InputError, match="'fotos' is no artifact") as caught:
+    with pytest.raises(InputError, match="'fotos' is not an artifact") as caught:
         ArtifactStore(tmp_path).resolve("fotos", "dataset")
     assert "Did you mean" not in str(caught.value)

@@ -54,14 +54,14 @@ def test_a_damaged_artifact_is_not_added(tmp_path: Path, base: Artifact) -> None
     store = ArtifactStore(tmp_path / "ours")
     with pytest.raises(InputError, match=r"is damaged: deep/weights has another content"):
         store.add(base.path)
-    with pytest.raises(InputError, match="is no artifact"):
+    with pytest.raises(InputError, match="is not an artifact"):
         store.add(tmp_path)
     assert store.ls() == []
 
 
 def test_the_command_prints_what_a_stage_prints(tmp_path: Path, base: Artifact) -> None:
     result = CliRunner().invoke(app, ["add", str(base.path), "--home", str(tmp_path / "ours")])
-    assert result.output == f"base:v1\t{tmp_path / 'ours' / 'base' / 'v1'}\n"
+    assert result.stdout == f"base:v1\t{tmp_path / 'ours' / 'base' / 'v1'}\n"
 
 
 def forged(folder: Path, held: dict[str, bytes] | None = None, **fields: object) -> Path:

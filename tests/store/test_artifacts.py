@@ -100,7 +100,7 @@ def test_a_corrupt_manifest_is_one_clear_error(tmp_path: Path, text: str) -> Non
 def test_a_folder_without_a_manifest_is_said_to_have_none(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     (make(store).path / "manifest.json").unlink()
-    with pytest.raises(InputError, match=r"charts/v1 has no manifest: it is no artifact\. Remove it if it was one"):
+    with pytest.raises(InputError, match=r"charts/v1 has no manifest: it is not an artifact\. Remove it if it was one"):
         store.resolve("charts:v1")
 
 

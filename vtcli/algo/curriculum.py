@@ -17,7 +17,7 @@ def require_phases(names: Sequence[str]) -> None:
     for name in names:
         if not re.fullmatch(r"\w[\w.-]*", name) or names.count(name) > 1:
             raise ConfigError(
-                f"rl.phases: the name {name!r} {'is given twice' if names.count(name) > 1 else 'is no name'}: each "
+                f"rl.phases: the name {name!r} {'is given twice' if names.count(name) > 1 else 'is not a name'}: each "
                 "phase keeps its model under its own name, of letters, digits and _ . -"
             )
 

@@ -162,7 +162,7 @@ def pictures(value: Any, folder: Path, where: str) -> list[bytes]:
         try:
             return [base64.b64decode(value.partition(";base64,")[2] or value, validate=True)]
         except (binascii.Error, ValueError) as error:
-            raise InputError(f"{where}: its image is no base64 ({error}). Fetch the file again.") from error
+            raise InputError(f"{where}: its image is not base64 ({error}). Fetch the file again.") from error
     shown = value[:60] if isinstance(value, str) else type(value).__name__
     raise InputError(f"{where}: its image is {shown!r}; expected bytes, base64 or a file below {folder}.")
 

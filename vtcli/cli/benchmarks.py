@@ -89,7 +89,7 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
 
     if not folder.is_dir():
         raise InputError(
-            f"{folder} is no folder; expected one with local copies of benchmarks, such as VStarBench.tsv."
+            f"{folder} is not a folder; expected one with local copies of benchmarks, such as VStarBench.tsv."
         )
     known = _benchmarks(own)
     states = {one: _check_copy(folder, one, known[one], asked=bool(name)) for one in named(known, name or [])}
@@ -177,7 +177,7 @@ def get(
         sets = _sets(one, own) if one in data else {}
         if not sets:
             raise InputError(
-                f"{one} is no benchmark (`vtcli benchmarks ls`), and no data=NAME with a set on the hub; such are "
+                f"{one} is not a benchmark (`vtcli benchmarks ls`), nor a data=NAME with a set on the hub; such are "
                 f"{', '.join(_fetched(own))}."
             )
         for task, found in sets.items():

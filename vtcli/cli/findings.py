@@ -108,7 +108,7 @@ def _machine(home: Path) -> list[Finding]:
     nearest = next(p for p in (home.absolute(), *home.absolute().parents) if os.path.lexists(p))
     try:
         if nearest != existing:
-            raise NotADirectoryError(errno.ENOTDIR, f"{nearest.name} is there and is no folder")
+            raise NotADirectoryError(errno.ENOTDIR, f"{nearest.name} is there and is not a folder")
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(bytes(TRIED_BYTES))  # because an empty file can be made even on a full disk
             file.flush()

@@ -280,8 +280,8 @@ def _unexpected(error: Exception) -> NoReturn:
     if own := _frames_from_outside(error):
         print_line("".join(traceback.format_list(own)).rstrip())
         _fail(
-            f"{own[0].name} in {own[0].filename} raised {type(error).__name__}: {error}\nThis is no code of vtcli. "
-            "Mend it and give the same command again."
+            f"{own[0].name} in {own[0].filename} raised {type(error).__name__}: {error}\nThis code is not part of "
+            "vtcli: fix it and give the same command again."
         )
     if leave_error(f"{traceback.format_exc()}{DEFECT}", 1):
         sys.exit(1)

@@ -112,7 +112,7 @@ def named(stage: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _bare(word: str) -> bool:
-    """Returns True unless the word is key=value. Path.exists would raise for a long list, which is no file's name."""
+    """Returns True unless the word is key=value. Path.exists would raise for a long list, which names no file."""
     return not word.startswith("~") and ("=" not in word or os.path.exists(word))  # noqa: PTH110
 
 

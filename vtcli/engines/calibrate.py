@@ -58,7 +58,7 @@ class _Bench:
 
 
 def write(path: Path, family: str, sizes: Mapping[str, Any]) -> None:
-    """Measure everything and write it to ``path``; ``sizes`` are those of the family's tiny model.
+    """Measures everything and write it to ``path``; ``sizes`` are those of the family's tiny model.
 
     Raises:
         EngineError: a value makes no sense, as other programs took the machine meanwhile. Nothing is written.

@@ -137,7 +137,7 @@ class HfPolicy:
         """Does nothing, as ``sleep``."""
 
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take over weights by name.
+        """Takes over weights by name.
 
         Raises:
             InputError: the names or shapes differ from the model's; nothing is changed.
@@ -201,7 +201,7 @@ class HfPolicy:
                 future.set_result(completion)
 
     def generate(self, requests: Sequence[Request], given_up: Callable[[int], bool] | None = None) -> list[Completion]:
-        """Sample every request to its end marker, stop string or token limit, or until the i-th is ``given_up``."""
+        """Samples every request to its end marker, stop string or token limit, or until the i-th is ``given_up``."""
         with self.clock.during("generate"), torch.inference_mode():
             return self._generate(requests, given_up or (lambda _: False))
 

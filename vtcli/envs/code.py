@@ -61,7 +61,7 @@ class CodeEnv:
         return opening(self.sample, self.protocol, self.offered)
 
     async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
-        """Carry out the turn's calls one after the other. None without a call: the turn is final.
+        """Carries out the turn's calls one after the other. None without a call: the turn is final.
 
         Raises:
             RunLostError: the runner lost the episode, or a reply was forged.

@@ -45,7 +45,7 @@ class ToolCalls:
         return opening(self.sample, tuple(self.tools.values()), self.prompt, self.calls)
 
     async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
-        """Carry out the turn's call, beside the event loop. None without a call: the turn is final.
+        """Carries out the turn's call, beside the event loop. None without a call: the turn is final.
 
         Two calls in a turn are refused, none of them is carried out (ToolsRL 3.1: at most one call per turn).
         """

@@ -21,7 +21,7 @@ MAX_DEPTH = 32
 """Levels of a call's JSON: a record that holds it has to stay readable itself."""
 
 MAX_INTEGER = 2**53
-"""Whole numbers beyond it are no pixel coordinates and do not survive every JSON reader."""
+"""Whole numbers beyond it are not pixel coordinates and do not survive every JSON reader."""
 
 
 def parse_calls(text: str) -> tuple[Call, ...]:

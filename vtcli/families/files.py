@@ -18,7 +18,7 @@ _BY_RUST = ("tokenizer.json",)  # megabytes of pairs; its reader has a bound of 
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file. Raises ``InputError`` if it cannot be read, is no JSON or is nested too deep."""
+    """Reads a JSON file. Raises ``InputError`` if it cannot be read, is not JSON or is nested too deep."""
     try:
         return load_json(read_file(path))
     except (OSError, ValueError) as error:
@@ -52,7 +52,7 @@ def require_readable(folder: Path) -> None:
         if not isinstance(shards, dict):
             raise InputError(f"{names[INDEX]} has no weight_map of names and files. {_AGAIN}")
         if lost := sorted({str(name) for name in cast("dict[str, Any]", shards).values()} - names.keys()):
-            raise InputError(f"{names[INDEX]} names {lost[0][:200]!r}, which is no file of the folder. {_AGAIN}")
+            raise InputError(f"{names[INDEX]} names {lost[0][:200]!r}, which is not a file of the folder. {_AGAIN}")
     weights = [name for name in names if name.endswith(".safetensors")]
     if not weights and (pickled := [n for n in names if n.startswith("pytorch_model") and n.endswith((".bin", ".pt"))]):
         raise InputError(
@@ -66,4 +66,6 @@ def _require_header(path: Path) -> None:
     with path.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
     if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-        raise InputError(f"{path} is no file of safetensors, or it is cut off: its header has {length} bytes. {_AGAIN}")
+        raise InputError(
+            f"{path} is not a file of safetensors, or it is cut off: its header has {length} bytes. {_AGAIN}"
+        )

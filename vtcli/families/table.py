@@ -90,8 +90,8 @@ def find_family(model_type: str, families: Mapping[str, str] | None = None) -> t
         ) from None
     if lacking := [member for member in _MEMBERS if not callable(getattr(found, member, None))]:
         raise ConfigError(
-            f"families.{model_type}: {path!r} is no family: expected a class as vtcli.families.family.Family describes "
-            f"it, with {', '.join(lacking)}."
+            f"families.{model_type}: {path!r} is not a family: expected a class as vtcli.families.family.Family "
+            f"describes it, with {', '.join(lacking)}."
         )
     return cast(type[Family], found)
 
@@ -149,7 +149,7 @@ def in_environment() -> Mapping[str, str]:
     """The families that ``VTCLI_FAMILIES`` names.
 
     Raises:
-        ConfigError: it is no JSON object.
+        ConfigError: it is not a JSON object.
     """
     raw = os.environ.get(ENVIRONMENT, "{}")
     try:

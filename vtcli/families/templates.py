@@ -9,7 +9,7 @@ PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    r"""Replace ``{name}`` in one pass, so that what a value contains is never replaced again; other braces stay.
+    r"""Replaces ``{name}`` in one pass, so that what a value contains is never replaced again; other braces stay.
 
     >>> fill(r"\boxed{{answer}}", {"answer": "{x}"})
     '\\boxed{{x}}'

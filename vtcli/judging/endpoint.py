@@ -199,7 +199,7 @@ class Endpoint:
             parts = cast("list[Any]", content)
             content = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
         if content is not None and not isinstance(content, str):
-            return Reply(None, "the completion's content is no text", 200, usage=counted)
+            return Reply(None, "the completion's content is not text", 200, usage=counted)
         # Not a failure here: the caller adds it to its own reason if the cut text has no verdict.
         cut = ", cut off at its token limit" if finish == "length" else ""
         by = choice.get("stop_reason")

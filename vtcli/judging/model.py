@@ -319,7 +319,7 @@ def read_score(text: str, scale: Sequence[float]) -> Ruling:
     if [key for key, _ in pairs] != [KEY]:
         several = "two verdicts" if sum(key == KEY for key, _ in pairs) > 1 else f"other keys than {KEY!r}"
         return Ruling(None, f"the reply has {several}: {shown(said)}")
-    # type() and not isinstance: True is an int in Python, and JSON's true is no score.
+    # type() and not isinstance: True is an int in Python, and JSON's true is not a score.
     score = pairs[0][1]
     if type(score) not in (int, float) or score not in scale:
         return Ruling(None, f"the score is outside the scale: {shown(said)}")

@@ -35,11 +35,11 @@ class Constants:
         """These constants with measured values in place.
 
         Raises:
-            InputError: a name that is no constant, or a value that is not above 0.
+            InputError: a name that is not a constant, or a value that is not above 0.
         """
         for name, value in values.items():
             if name not in SOURCES:
-                raise InputError(f"{where}: {name!r} is no constant of vtcli plan. They are: {', '.join(SOURCES)}.")
+                raise InputError(f"{where}: {name!r} is not a constant of vtcli plan. They are: {', '.join(SOURCES)}.")
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise InputError(f"{where}: {name} is {value!r}; a number above 0 was expected. Measure again.")
         new = {name: float(value) for name, value in values.items()}

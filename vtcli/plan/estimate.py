@@ -63,7 +63,7 @@ class Plan:
 
 
 def check(arch: Architecture, layout: Layout, cluster: Cluster) -> None:
-    """Refuse a layout whose engines cannot be cut that way, with ``ConfigError``."""
+    """Refuses a layout whose engines cannot be cut that way, with ``ConfigError``."""
     parallel, generating = layout.tensor_parallel, layout.serving + layout.sharing or cluster.per_node
     if layout.serving >= cluster.per_node:
         raise ConfigError(

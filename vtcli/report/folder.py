@@ -64,7 +64,7 @@ def load_series(folder: Path) -> tuple[Evaluation, ...]:
             raise ValueError("a file outside of the folder")
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} is no list of evaluations ({error}). Make the report again with vtcli eval."
+            f"{path} is not a list of evaluations ({error}). Make the report again with vtcli eval."
         ) from error
     return tuple(Evaluation(label, source, tuple(records.read(folder / file, Row))) for label, source, file in listed)
 
@@ -107,7 +107,7 @@ def flat(summaries: Sequence[Summary]) -> dict[str, float]:
 def save_probe(
     folder: Path, continued: Sequence[Continuation], found: effects.CausalResult, images: ImageStore
 ) -> None:
-    """Write the continuations, their images and the figures. Raises ``InputError`` for disk trouble."""
+    """Writes the continuations, their images and the figures. Raises ``InputError`` for disk trouble."""
     records.append(folder / "probe.jsonl", continued)
     save_images(folder, (c.trajectory for c in continued), images)
     disk.write_atomic(folder / "probe.json", json.dumps(codec.encode(found), indent=1).encode())
@@ -139,7 +139,7 @@ def load_training(model: Path) -> Training:
             points += [dict(load_json(line)) for line in lines if line.strip()]
         except (ValueError, TypeError) as error:
             raise InputError(
-                f"{path} is no training log, one JSON object a line ({error}). Train the model again."
+                f"{path} is not a training log, one JSON object a line ({error}). Train the model again."
             ) from error
     return read_training(points)
 

@@ -26,7 +26,7 @@ def publish(store: ArtifactStore, ref: str, folder: Path, licence: str | None = 
     """
     source = source_model(store, ref)
     if source.artifact is None:
-        raise InputError(f"{ref} is no artifact, and its lineage is not known. Copy the folder, or give NAME:vN.")
+        raise InputError(f"{ref} is not an artifact, and its lineage is not known. Copy the folder, or give NAME:vN.")
     page = card(store, source, licence)
     with new_folder(folder) as draft:
         for path in sorted([*source.path.iterdir(), *source.path.glob("adapter/*")]):

@@ -195,6 +195,6 @@ def all_tables(series: Sequence[Evaluation], seed: int) -> list[Table]:
 
 
 def show(series: Sequence[Evaluation], seed: int) -> None:
-    """Print the models and their paired differences."""
+    """Prints the models and their paired differences."""
     found = progress(series, seed, MAIN), differences(series, seed, MAIN)
     print_all(table for table in found if table is not None)

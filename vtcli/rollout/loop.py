@@ -71,7 +71,9 @@ class Prefix:
     def __post_init__(self) -> None:
         last = self.source.turns[self.turns - 1]
         if not isinstance(last, EnvTurn) or _view_sizes(last.observation.images) != _view_sizes(self.shown):
-            raise ValueError(f"turn {self.turns - 1} of {self.source.id} is no observation with images of these sizes")
+            raise ValueError(
+                f"turn {self.turns - 1} of {self.source.id} is not an observation with images of these sizes"
+            )
 
 
 @dataclass(frozen=True)

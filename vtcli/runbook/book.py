@@ -153,15 +153,17 @@ class Runbook:
             places[f"axes.{name}"] = axis.touched | set(axis.steps or ())
             if not axis.choice and (unknown := axis.cases.keys() - set(map(str, axis.values))):
                 raise ConfigError(
-                    f"axes.{name}.cases: {', '.join(sorted(unknown))} is no value; expected of {axis.values}"
+                    f"axes.{name}.cases: {', '.join(sorted(unknown))} is not a value; expected of {axis.values}"
                 )
             # A number may lie between two values and still has a place on the axis of a figure; a name has not.
             marks_name = isinstance(axis.paper, str) or isinstance(axis.values[0], str)
             if axis.paper is not None and marks_name and axis.paper not in axis.values:
-                raise ConfigError(f"axes.{name}.paper: {axis.paper} is no value; expected of {axis.values}")
+                raise ConfigError(f"axes.{name}.paper: {axis.paper} is not a value; expected of {axis.values}")
         for place, steps in places.items():
             if unknown := steps - self.made.keys():
-                raise ConfigError(f"{place}: {', '.join(sorted(unknown))} is no step; expected {', '.join(self.made)}")
+                raise ConfigError(
+                    f"{place}: {', '.join(sorted(unknown))} is not a step; expected {', '.join(self.made)}"
+                )
         try:
             # A step that names itself reads its own report of another arm (report|before), which is no circle.
             TopologicalSorter({name: self.reads(name) - {name} for name in self.made}).prepare()
@@ -306,7 +308,7 @@ def _read(name: str, own: Path | None, above: tuple[str, ...]) -> dict[str, Any]
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"runbook '{name}': {path} is no YAML: {error}") from error
+        raise ConfigError(f"runbook '{name}': {path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"runbook '{name}': {path}: expected keys such as title, recipe and steps")
     values = cast("dict[str, Any]", listed(values))
@@ -390,7 +392,7 @@ def choose(name: str, book: Runbook, argv: Sequence[str]) -> tuple[Runbook, Runb
             book = replace(book, steps={**book.steps, key: value}, words=own)
         elif colon and rest:
             if who not in book.made and who not in verbs:
-                raise ConfigError(f"{word}: {who} is no step; expected {', '.join((*book.made, *sorted(verbs)))}")
+                raise ConfigError(f"{word}: {who} is not a step; expected {', '.join((*book.made, *sorted(verbs)))}")
             alone[who] = (*alone.get(who, ()), word.partition(":")[2])
         else:
             words.append(word)

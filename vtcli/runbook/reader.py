@@ -1,4 +1,4 @@
-"""The command that reads an artifact: what a command that made it says to type next."""
+"""The command that reads an artifact: the last line of every command."""
 
 from __future__ import annotations
 

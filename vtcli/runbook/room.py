@@ -176,7 +176,7 @@ def _refused_rl(values: Mapping[str, Any], arch: Architecture, layout: Layout, c
     if plan.memory.fits:
         return None
     found = advised(plan).advice
-    # "use another cluster" is no override, so the refusal proposes a smaller model instead.
+    # "use another cluster" is not an override, so the refusal proposes a smaller model instead.
     other_machines = found is not None and any(word.startswith("cluster=") for word in found)
     return Refusal(f"{_what(arch, cluster)} {what_lacks(plan.memory)}", None if other_machines else found)
 

@@ -8,7 +8,7 @@ import shlex
 from vtcli.foreign import print_line
 
 STEP = "VTCLI_STEP"
-"""Set in the environment of a command that another command runs, which says itself what comes next."""
+"""Set in the environment of a command that another command runs, because only the outer one prints its next."""
 
 
 def say_next(*words: object, program: str = "vtcli") -> None:

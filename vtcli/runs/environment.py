@@ -46,7 +46,7 @@ def require_environment(model: Artifact | None, named: str, parts: Sequence[str]
     missing = [part for part in parts if not found.get(part)]
     remedy = "Name the environment to serve it in: +recipe=NAME or env=NAME, with --config-dir if it is your own."
     if missing:
-        why = "its manifest does not name" if model else "it is no artifact of vtcli, so nothing names"
+        why = "its manifest does not name" if model else "it is not an artifact of vtcli, so nothing names"
         raise InputError(f"{named}: {why} the environment that it was trained in ({', '.join(missing)}). {remedy}")
     chosen = {part: found[part] for part in parts}
     foreign = [path for path in targets(chosen) if not path.startswith(KNOWN)]

@@ -97,5 +97,7 @@ def _values(name: str, values: Mapping[str, Any]) -> list[float | None] | None:
         return [None] if name in (values.get("unjudged") or ()) else None
     found: Sequence[Any] = value if isinstance(value, list) else [value]
     if not all(each is None or isinstance(each, bool | int | float) for each in found):
-        raise InputError(f"the signal {name!r} cannot be compared: {str(value)[:60]} is no number and no list of them")
+        raise InputError(
+            f"the signal {name!r} cannot be compared: {str(value)[:60]} is neither a number nor a list of numbers"
+        )
     return [None if each is None else float(each) for each in found]

@@ -98,7 +98,7 @@ def _resolve(store: ArtifactStore, given: str) -> Artifact:
     if not re.search(r"[:@]", given) and not Path(given).exists():
         known = f"Say which version: {given}@latest." if (store.root / given).is_dir() else ""
         raise InputError(
-            f"There is nothing to score at {given!r}: it is no file, no folder, and no NAME:vN or NAME@latest. "
+            f"There is nothing to score at {given!r}: it is neither a file, a folder, NAME:vN nor NAME@latest. "
             f"{known or f'`vtcli artifacts ls` lists the artifacts in {store.root}.'} Trajectories are in {HOLDERS}."
         )
     return store.resolve(given)

@@ -65,7 +65,7 @@ def _reasoning(found: Trajectory, form: Format) -> str:
 
 
 def finish(found: Trajectory) -> Finish:
-    """OpenAI's reason for the end of a choice; ``error`` for a broken rollout, which is no choice."""
+    """OpenAI's reason for the end of a choice; ``error`` for a broken rollout, which is not a choice."""
     if found.stop is Stop.BROKEN:
         return "error"
     return "stop" if found.stop in (Stop.ANSWERED, Stop.CALL_FAILED, Stop.ENDED) else "length"

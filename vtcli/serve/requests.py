@@ -128,7 +128,7 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
     try:
         value: Any = load_json(body)
     except ValueError as error:
-        raise RequestError(400, f"the body is no JSON: {str(error)[:200]}") from None
+        raise RequestError(400, f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(value, dict):
         raise RequestError(400, "the body must be a JSON object")
     given = cast("dict[str, Any]", value)
@@ -282,7 +282,7 @@ def _image(part: Mapping[str, Any], where: str, hosts: Sequence[str]) -> bytes |
         text = url[head.end() :].translate(_BLANKS)
         data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise RequestError(400, f"{where}: the data URL is no base64", "invalid_image", where) from None
+        raise RequestError(400, f"{where}: the data URL is not base64", "invalid_image", where) from None
     if not data:
         raise RequestError(400, f"{where}: the image is empty", "invalid_image", where)
     return data

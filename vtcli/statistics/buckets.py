@@ -12,7 +12,7 @@ from vtcli.statistics.metrics import Estimate, Floats
 
 
 def quantile_groups(values: Sequence[float], count: int = 4) -> list[tuple[float, float, list[int]]]:
-    """Split values at their quantiles into at most ``count`` groups of about equal size.
+    """Splits values at their quantiles into at most ``count`` groups of about equal size.
 
     Equal values are always in one group, so there may be fewer groups.
 

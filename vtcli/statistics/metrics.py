@@ -247,7 +247,7 @@ def _halves(d: Floats, seed: int) -> tuple[Floats, bool]:
 def paired(
     before: Mapping[str, float | None], after: Mapping[str, float | None], seed: int, *, share: bool = True
 ) -> Comparison | None:
-    """Compare two models on the questions that both have a value for; None without such a question.
+    """Compares two models on the questions that both have a value for; None without such a question.
 
     Args:
         before, after: one value per question id. A question with None has no partner.

@@ -40,7 +40,7 @@ def merged(root: Path, adapter: Path, base_of: Callable[[str], Path]) -> Path:
         values = load_json(read_file(config))
         base, kind = values["base_model_name_or_path"], values["peft_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{config} is no adapter of PEFT with a peft_type and a base ({error!r}).") from error
+        raise InputError(f"{config} is not an adapter of PEFT with a peft_type and a base ({error!r}).") from error
     if kind != "LORA":
         raise InputError(f"{config}: peft_type is {kind}; expected LORA, which can be merged. Merge it yourself.")
     if not (adapter / WEIGHTS).is_file():

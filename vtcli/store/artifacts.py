@@ -331,8 +331,8 @@ class ArtifactStore:
             if ref.lower().endswith(_ROWS):
                 meant = "A file of rows becomes one by `vtcli synth`: docs/data.md. "
             raise InputError(
-                f"{_short(ref)!r} is no artifact: it is neither NAME:vN, NAME@latest, nor a folder with a {MANIFEST}. "
-                f"{meant}`vtcli artifacts ls` lists what there is under {self.root}."
+                f"{_short(ref)!r} is not an artifact: it is neither NAME:vN, NAME@latest, nor a folder with a "
+                f"{MANIFEST}. {meant}`vtcli artifacts ls` lists what there is under {self.root}."
             )
         name, version = match.group(1), match.group(2)
         have = sorted(_versions(self.root / name))

@@ -85,7 +85,7 @@ class Checkpoints:
         return self.folder / "draft"
 
     def save(self, steps: int, write: Callable[[Path], None], value: float | None = None) -> None:
-        """Write a checkpoint through ``write(folder)``; a kill at any moment leaves the one before intact."""
+        """Writes a checkpoint through ``write(folder)``; a kill at any moment leaves the one before intact."""
         self.begin()
         with disk.checked(self.draft):
             write(self.draft)
@@ -108,7 +108,7 @@ class Checkpoints:
         return {log.name: log.stat().st_size for log in self.logs if log.exists()}
 
     def finish(self, steps: int, value: float | None, sizes: Mapping[str, int]) -> None:
-        """Make the draft, whose files are durable, the newest checkpoint. It has the value that it is compared by and
+        """Makes the draft, whose files are durable, the newest checkpoint. It has the value that it is compared by and
         the sizes that the logs had when it was taken. Checkpoints that are too old go."""
         with disk.checked(self.folder):
             for folder in {path.parent for path in files(self.draft)}:

@@ -54,7 +54,7 @@ def _encode_other(value: Any) -> Any:
 
 
 def decode(cls: type[T], value: Any) -> T:
-    """Decode a dataclass ``cls``, the inverse of ``encode``. Raises ``ValueError`` that names the wrong field."""
+    """Decodes a dataclass ``cls``, the inverse of ``encode``. Raises ``ValueError`` that names the wrong field."""
     try:
         return cast("T", _reader(cls)(value))
     except _UnexpectedValue as problem:

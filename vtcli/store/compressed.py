@@ -33,7 +33,7 @@ def packed(data: bytes) -> bytes:
 
 def complete_size(file: BinaryIO, path: Path) -> int:
     """Position of the end of the last whole frame. Only headers are read. Raises ``InputError`` where one should be and
-    other bytes are: what follows them cannot be found, and is no torn end."""
+    other bytes are: what follows them cannot be found, and is not a torn end."""
     end, place = file.seek(0, os.SEEK_END), 0
     while (header := _header(file, path, place)) and place + _HEADER.size + header[0] <= end:
         place += _HEADER.size + header[0]

@@ -51,7 +51,7 @@ def io_error(error: OSError, path: Path | str, doing: str, elsewhere: str = HOME
 
 @contextmanager
 def checked(path: Path | str, doing: str = "write", elsewhere: str = HOME) -> Generator[None]:
-    """Turn any ``OSError`` of the block into an ``InputError`` that names ``path``, as ``io_error`` has it."""
+    """Turns any ``OSError`` of the block into an ``InputError`` that names ``path``, as ``io_error`` has it."""
     try:
         yield
     except OSError as error:
@@ -59,7 +59,7 @@ def checked(path: Path | str, doing: str = "write", elsewhere: str = HOME) -> Ge
 
 
 def fsync_dir(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Makes the names in a folder durable."""
     # A rename is durable only once its folder is: fsync of the file does not cover its name.
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -69,7 +69,7 @@ def fsync_dir(path: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Make a file's content durable."""
+    """Makes a file's content durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -111,7 +111,7 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
 
 @contextmanager
 def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
-    """Hold an exclusive lock on ``path``. The kernel frees it when the process ends, in any way.
+    """Holds an exclusive lock on ``path``. The kernel frees it when the process ends, in any way.
 
     The file keeps the holder's process id for the error message. ``what``: the guarded thing, for example "the
     work folder of sft".
@@ -143,7 +143,7 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
 
 
 def _open_locked(path: Path) -> int | None:
-    """Open and lock ``path``; None where another process has the lock. A file that its holder removed between our
+    """Opens and locks ``path``; None where another process has the lock. A file that its holder removed between our
     opening and locking is no longer the lock, so the file is opened again."""
     while True:
         with checked(path, "open the lock"):
@@ -201,7 +201,7 @@ def _try_lock(handle: int, path: Path) -> bool:
 
 
 def _drop_inherited() -> None:
-    """Close inherited locks in a forked worker. It would keep them when its parent is killed."""
+    """Closes inherited locks in a forked worker. It would keep them when its parent is killed."""
     for handle in _held:
         os.close(handle)
     _held.clear()

@@ -276,7 +276,7 @@ class ImageStore:
     def outline(self, data: bytes, where: str) -> ImageRef:
         """An image's sizes and those of its view, from its header; nothing is stored, and it has no content.
 
-        Raises ``InputError`` for bytes that are no image, or have a shape that the model cannot be shown."""
+        Raises ``InputError`` for bytes that are not an image, or have a shape that the model cannot be shown."""
         return self.outline_of(*size(data, where), where)
 
     def outline_of(self, width: int, height: int, where: str) -> ImageRef:

@@ -48,7 +48,7 @@ class LeasedImages:
             return True
 
     def settle(self, shas: Iterable[str]) -> None:
-        """Keep these images for good: they are never removed."""
+        """Keeps these images for good: they are never removed."""
         with self._guard:
             self._settled.update(shas)
 

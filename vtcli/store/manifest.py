@@ -123,7 +123,7 @@ def load(path: Path) -> Artifact:
     file = path / MANIFEST
     if path.is_dir() and not os.path.lexists(file):
         raise InputError(
-            f"The folder {path} has no manifest: it is no artifact. Remove it if it was one, or look elsewhere."
+            f"The folder {path} has no manifest: it is not an artifact. Remove it if it was one, or look elsewhere."
         )
     with disk.checked(file, "read the manifest"), opened_below(path, MANIFEST) as opened:
         # One byte more than allowed shows that there is more, without reading a file of any size.
@@ -149,7 +149,7 @@ def load(path: Path) -> Artifact:
 def _check_names(manifest: Manifest) -> None:
     """Raises ``ValueError`` for a name, a path or a parent that could mean something outside of the folder."""
     if not _REF.fullmatch(f"{manifest.name}:v{manifest.version}"):
-        raise ValueError(f"{manifest.name[:60]!r}, version {manifest.version}, is no artifact's name")
+        raise ValueError(f"{manifest.name[:60]!r}, version {manifest.version}, is not an artifact's name")
     for parent in manifest.parents:
         if not _REF.fullmatch(parent.ref):
             raise ValueError(f"the parent {parent.ref[:60]!r} is not written NAME:vN")
@@ -246,7 +246,7 @@ def file_problems(artifact: Artifact) -> list[str]:
 
 
 def _below(folder: Path) -> Generator[Path]:
-    """Everything below a folder that is no folder itself; links, also to folders, are not followed."""
+    """Everything below a folder that is not a folder itself; links, also to folders, are not followed."""
     for place, folders, names in os.walk(folder):
         yield from (Path(place) / name for name in names)
         yield from (path for name in folders if (path := Path(place) / name).is_symlink())

@@ -107,7 +107,7 @@ UNLEARNT_SCHEMA = DEMO_SCHEMA.append(pa.field("unlearnt", pa.list_(pa.int64())))
 
 
 def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
-    """Check and write ``rows`` of ``SAMPLE_SCHEMA`` or ``DEMO_SCHEMA``; return their number. The file is complete or
+    """Checks and writes ``rows`` of ``SAMPLE_SCHEMA`` or ``DEMO_SCHEMA``; returns their number. The file is complete or
     absent.
 
     Raises:
@@ -249,7 +249,7 @@ def _demo_problem(row: Mapping[str, Any], image_count: int) -> str | None:
 
 @contextmanager
 def _readable(path: Path) -> Generator[None]:
-    """Turn errors about damage into ``InputError``. pyarrow raises its own errors, ``ValueError``, and ``OSError``
+    """Turns errors about damage into ``InputError``. pyarrow raises its own errors, ``ValueError``, and ``OSError``
     without a number."""
     try:
         yield
@@ -410,7 +410,7 @@ class ParquetTable:
         return None
 
     def _merge(self, checks: Sequence[_RowCheck]) -> tuple[str, ...]:
-        """Fill ``ids`` and the places of the usable rows; return a line for every other row."""
+        """Fills ``ids`` and the places of the usable rows; returns a line for every other row."""
         self.ids: list[str] = []
         self._groups, self._offsets = array("l"), array("l")  # of the usable rows: a million tuples take 100 MB
         bad: list[str] = []

@@ -14,7 +14,7 @@ SMALLEST = 4096
 
 
 def share(folder: Path, files: Sequence[FileEntry], others: Iterable[Artifact]) -> None:
-    """Replace each file of ``folder`` that equals an earlier one, or one of ``others``, by a link to it.
+    """Replaces each file of ``folder`` that equals an earlier one, or one of ``others``, by a link to it.
 
     Files of artifacts are read-only, so a link cannot be written through. A file of ``others`` is hashed first, since
     it may be damaged. Where the file system has no links, copies stay.

@@ -116,7 +116,7 @@ def outside_code(paths: Iterable[str]) -> dict[str, str]:
     package to its version.
 
     Modules are followed by their import statements, those inside functions too, through every folder of ``sys.path``
-    that is no installation. Not seen: imports by a computed name, extension modules, and files that the code opens.
+    that is not an installation. Not seen: imports by a computed name, extension modules, and files that the code opens.
     """
     roots, out = _roots(), dict[str, str]()
     waiting = deque(path.rpartition(".")[0] for path in paths)

@@ -26,7 +26,7 @@ _NUMBERS = ("size", "width", "height", "frames", "frames_per_s")
 
 
 def keep(folder: Path, ref: VideoRef, data: bytes) -> dict[str, Any]:
-    """Write a video's bytes below ``folder``, once for equal bytes, and return its entry in a row.
+    """Writes a video's bytes below ``folder``, once for equal bytes, and returns its entry in a row.
 
     Of ``ref.path`` only the ending is used.
 

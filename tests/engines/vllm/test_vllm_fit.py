@@ -34,7 +34,7 @@ def server() -> Iterator[StandIn]:
         ({"max_model_len": 100}, "max_model_len is 100: start it with --max-model-len 256 or more"),
         ({"images": 1}, "images is 1: start it with"),
         ({"tensors": {"a.weight": [2, 3]}}, "has other tensors, .* of them; the first is a.weight: .2, 3. there, None"),
-        ({"tensors": None}, "is no server for engine=vllm_server"),
+        ({"tensors": None}, "is not a server for engine=vllm_server"),
     ],
 )
 def test_a_server_that_does_not_fit_says_why(server: StandIn, facts: Any, said: str) -> None:
@@ -57,7 +57,7 @@ def test_the_room_of_servers_is_shared_by_their_ranks(server: StandIn, monkeypat
 
 def test_what_is_no_server_of_ours_is_named(server: StandIn) -> None:
     server.refuse = {"/vtcli"}
-    with pytest.raises(EngineError, match="is no server for engine=vllm_server: HTTP 500"), policy(server):
+    with pytest.raises(EngineError, match="is not a server for engine=vllm_server: HTTP 500"), policy(server):
         pass
     server.refuse, server.key = set(), "secret"
     with pytest.raises(EngineError, match="the key differs: set VTCLI_SERVER_KEY"), policy(server):
@@ -86,7 +86,7 @@ def test_settings_that_cannot_work_are_refused(changes: Any, said: str) -> None:
 
 
 def test_a_spool_that_is_no_folder_is_refused(server: StandIn, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no folder here"), policy(server, spool=str(tmp_path / "none")):
+    with pytest.raises(ConfigError, match="is not a folder here"), policy(server, spool=str(tmp_path / "none")):
         pass
 
 

@@ -64,7 +64,7 @@ class ChartSize:
         among(canvas.COLOURS, self, "colours")
         among(LABELS, self, "label_sets")
         if self.steps % self.ticks:
-            raise OutOfBounds("ticks", f"must divide steps={self.steps}, or labels are no values; got {self.ticks}.")
+            raise OutOfBounds("ticks", f"must divide steps={self.steps}, or labels are not values; got {self.ticks}.")
 
 
 @dataclass(frozen=True, slots=True)

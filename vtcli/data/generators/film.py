@@ -74,7 +74,7 @@ class Footage:
 
     @classmethod
     def read(cls, data: bytes, name: str, where: str) -> Footage:
-        """``where``: the origin of the bytes. Raises ``InputError`` for bytes that are no video, or have no frame."""
+        """``where``: the origin of the bytes. Raises ``InputError`` for bytes that are not a video or lack frames."""
         with _on_disk(data) as path:
             try:
                 found = video.info(path)

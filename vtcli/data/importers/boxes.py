@@ -54,7 +54,7 @@ def read(given: Any, row: SetRow, size: tuple[int, int], place: Place) -> list[d
     if given is None:
         return []
     if not isinstance(given, list | tuple | Mapping):
-        raise RowProblem(place, "boxes are no list", f"{place}: its boxes are {given!r}; expected a list.")
+        raise RowProblem(place, "boxes are not a list", f"{place}: its boxes are {given!r}; expected a list.")
     one = isinstance(given, Mapping) or _numbers(given) is not None
     entries = [given] if one else list(cast("Sequence[Any]", given))
     scale = _scale(row, size, place)

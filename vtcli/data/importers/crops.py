@@ -36,7 +36,7 @@ _CHANGES = frozenset(
     + ("text", "expand", "warpAffine", "flip", "mirror", "alpha_composite", "blend", "cvtColor", "threshold", "Canny")
     + ("imshow", "figure", "concatenate", "hstack", "vstack")
 )
-"""Methods and functions after which a picture is no plain crop."""
+"""Methods and functions after which a picture is not a plain crop."""
 
 _SUMS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,

@@ -299,7 +299,7 @@ def _calls(message: texts.Message) -> Iterator[str]:
         try:
             json.dumps(arguments, allow_nan=False)
         except (TypeError, ValueError) as problem:  # bytes of Parquet, NaN
-            raise ValueError(f"the arguments of {function['name']} are no JSON: {problem}") from None
+            raise ValueError(f"the arguments of {function['name']} are not JSON: {problem}") from None
         yield format_call(str(function["name"]), cast("dict[str, Json]", arguments))
 
 

@@ -164,7 +164,7 @@ def _pictures(path: str, split: str, largest: tuple[tuple[str, float], ...]) -> 
             name = str(entry["image_id"])
         except (RowProblem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InputError(
-                f"{source.place(row)} is no annotation of HierText ({error}). Fetch {path} again."
+                f"{source.place(row)} is not an annotation of HierText ({error}). Fetch {path} again."
             ) from error
         if asked:
             found.append(AnnotatedImage(name, width, height, source.place(row), asked))

@@ -36,7 +36,7 @@ class InspectLog(RowSource):
             with zipfile.ZipFile(file) as opened:
                 members = {m.filename: m for m in opened.infolist()}  # of one that was rewritten the last counts
         except zipfile.BadZipFile as error:
-            raise InputError(f"{file} is no log of inspect-ai, or it is damaged or cut off ({error}).") from error
+            raise InputError(f"{file} is not a log of inspect-ai, or it is damaged or cut off ({error}).") from error
         names = sorted(n for n in members if n.startswith("samples/") and n.endswith(".json"))
         self._members = [members[name] for name in names]
 
@@ -56,7 +56,7 @@ class InspectLog(RowSource):
             value = json_value(self._bytes(self._members[row]))
             if isinstance(value, Mapping):
                 return value
-            problem = "it is no JSON object"
+            problem = "it is not a JSON object"
         except (ValueError, OSError, zlib.error, struct.error) as error:  # pyarrow says damaged data by OSError
             problem = str(error)
         place = self.place(row)

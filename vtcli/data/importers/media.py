@@ -22,7 +22,7 @@ SHORTEST = 64
 """Characters of the shortest text that is tried as base64; no path and no image is shorter and longer at once."""
 
 NO_PATH = 256
-"""Characters from which a text that is base64 throughout is no path, whatever its first bytes say (AVIF, JPEG XL)."""
+"""Characters from which a text that is base64 throughout is not a path, whatever its first bytes are (AVIF, JXL)."""
 
 SHOWN = 100
 """Characters of a path that an error shows."""
@@ -71,8 +71,10 @@ class Finder:
                 "that of a link's target too, reading.root, or how paths begin on their author's disk, reading.prefix.",
             )
         if other := next((path for path in tried if path.exists()), None):
-            said = f"{place}: the {what} {other} is no file: it is a folder, a pipe or a device. Name the file itself."
-            raise RowProblem(place, f"{what} that is no file", said)
+            said = (
+                f"{place}: the {what} {other} is not a file: it is a folder, a pipe or a device. Name the file itself."
+            )
+            raise RowProblem(place, f"{what} that is not a file", said)
         raise RowProblem(
             place,
             f"no such {what}",
@@ -148,7 +150,7 @@ def _of_text(text: str, what: str, finder: Finder, place: Place) -> tuple[bytes,
     if (data := _base64(text)) is not None:
         return data, None
     if text.startswith("data:"):
-        raise RowProblem(place, f"{what} is no base64", f"{place}: its {what} is a data URI that is no base64 image.")
+        raise RowProblem(place, f"{what} is not base64", f"{place}: its {what} is a data URI that is not base64 image.")
     path = finder.path(text, what, place)
     try:
         return path.read_bytes(), path

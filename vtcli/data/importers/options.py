@@ -31,7 +31,7 @@ def held(row: Mapping[str, Any], paths: Sequence[str]) -> Any:
 
 def texts_of(value: Any) -> list[str] | None:
     """The options of a field: a list; a mapping with the letters in order; a text that is a list in JSON or in Python,
-    or that has lines ``A. red``. Nulls at the end are no options, as tables fill up short rows. None for anything else.
+    or that has lines ``A. red``. Nulls at the end are not options, as tables fill short rows. None for anything else.
 
     >>> texts_of({"A": "red", "B": "blue", "C": None}), texts_of("['red', 'blue']"), texts_of("red")
     (['red', 'blue'], ['red', 'blue'], None)
@@ -55,7 +55,7 @@ def texts_of(value: Any) -> list[str] | None:
 def read(options: Sequence[str], answer: str) -> tuple[list[str], str]:
     """The options without letters of their own, and the answer's letter; "" for an answer that is none of them. All
     options bring letters or none does. If they do, a lone letter is one first; without them it is a text first. A
-    letter before the text of another option is no answer.
+    letter before the text of another option is not an answer.
 
     >>> read(["A. red", "B. blue"], "B) blue"), read(["A. B", "B. A"], "A"), read(["B", "A"], "A")
     ((['red', 'blue'], 'B'), (['B', 'A'], 'A'), (['B', 'A'], 'B'))

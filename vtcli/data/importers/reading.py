@@ -71,7 +71,7 @@ def read_reading(text: str) -> RowReading:
         values |= _shares(cast("dict[str, Any]", split)) | {"split": []}
     for pattern in conventions.get("strip", ()):
         if _groups(pattern) is None:
-            raise ConfigError(f"reading.strip: {pattern!r} is no regular expression")
+            raise ConfigError(f"reading.strip: {pattern!r} is not a regular expression")
     if (pattern := conventions.get("named")) and _groups(pattern) != 1:
         raise ConfigError(f"reading.named: {pattern!r}; expected a regular expression with one (group), the path")
     found = convert({**values, "conventions": conventions}, RowReading, "reading")

@@ -32,7 +32,7 @@ class RowImage:
     where: str  # for messages
 
     def decoded(self) -> Pixels:
-        """Returns the pixels, upright by EXIF and on white. Raises ``RowProblem`` for bytes that are no image, are
+        """Returns the pixels, upright by EXIF and on white. Raises ``RowProblem`` for bytes that are not an image, are
         damaged, or give a picture too narrow for every model."""
         try:
             pixels = images.decode(self.data, self.where)
@@ -43,7 +43,7 @@ class RowImage:
 
     def encoded(self, keep: KeepImages) -> EncodedImage:
         """Returns the original bytes, or their path if ``keep`` is "reference". Raises ``RowProblem`` for bytes that
-        are no image, are cut off, or give a picture too narrow for every model."""
+        are not an image, are cut off, or give a picture too narrow for every model."""
         try:
             image = EncodedImage.of(self.data, self.where, self.file if keep == "reference" else None)
         except InputError as error:

@@ -374,7 +374,7 @@ def _question(row: SetRow, record: Record, place: Place) -> tuple[str, texts.Mes
         raise place_problem(place, "unreadable messages", f": {error}.") from error
     if not isinstance(value, str) and not texts.is_chat(value):
         given = json.dumps(value, default=str)[:100]
-        raise place_problem(place, "the question is no text", f": its question is {given}; expected text.")
+        raise place_problem(place, "the question is not text", f": its question is {given}; expected text.")
     question = texts.plain(value if isinstance(value, str) else message.text, row.strip)
     if not question:
         raise place_problem(place, "no question", f" has no question but its wrapping. {EXPECTED}")
@@ -409,7 +409,7 @@ def _answers(row: SetRow, record: Record, place: Place) -> list[str]:
             shown = json.dumps(value, default=str)[:100]
             raise place_problem(
                 place,
-                "the answer is no text",
+                "the answer is not text",
                 f": its answer is {shown}; expected text or a number, or a list of them.{advice}",
             )
     answers = [texts.unwrapped(str(answer)) if row.unwrap else str(answer) for answer in given]
@@ -585,7 +585,9 @@ def _ways(row: SetRow, place: Place) -> dict[str, Json]:
     if search is not None:
         search = {"true": True, "false": False}.get(search.lower(), search) if isinstance(search, str) else search
         if not isinstance(search, bool):
-            raise place_problem(place, "search is no truth value", f": search is {search!r}; expected true or false.")
+            raise place_problem(
+                place, "search is not a truth value", f": search is {search!r}; expected true or false."
+            )
         found["search"] = search
     return found
 
@@ -596,7 +598,7 @@ def _numeric(given: Any, place: Place) -> bool:
     if (isinstance(given, str) and not number and given.strip().lower() != "false") or not isinstance(
         given, bool | str | None
     ):
-        raise place_problem(place, "numeric is no truth value", f": numeric is {given!r}; expected true or false.")
+        raise place_problem(place, "numeric is not a truth value", f": numeric is {given!r}; expected true or false.")
     return number is True
 
 

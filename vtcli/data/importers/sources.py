@@ -97,7 +97,9 @@ def _opened(file: Path, mark: object, rows: str | None) -> RowSource:
     del mark
     try:
         if file.exists() and not file.is_file():  # opening a pipe would wait for its writer
-            raise InputError(f"{file} is no file: it is a folder, a pipe or a device. Give the path of a file of rows.")
+            raise InputError(
+                f"{file} is not a file: it is a folder, a pipe or a device. Give the path of a file of rows."
+            )
         if text_rows.is_text(file):
             return text_rows.open_text(file, rows)
         if file.suffix == ".tar":
@@ -114,7 +116,7 @@ def _opened(file: Path, mark: object, rows: str | None) -> RowSource:
             f"{file} cannot be read ({error.strerror or error}). Give the path of a Parquet, JSON, CSV or tar file."
         ) from error
     except pa.ArrowException as error:
-        raise InputError(f"{file} is no Parquet file, or it is damaged or cut off ({error}).") from error
+        raise InputError(f"{file} is not a Parquet file, or it is damaged or cut off ({error}).") from error
 
 
 @functools.lru_cache(maxsize=8)

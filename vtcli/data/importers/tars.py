@@ -36,7 +36,7 @@ class TarRows(RowSource):
                     if not member.isdir() or member.size < 0:
                         self._add(member, size)
         except (tarfile.TarError, ValueError, LookupError, OverflowError) as error:  # of headers that make no sense
-            raise InputError(f"{file} is no tar file, or it is damaged or cut off ({error}).") from error
+            raise InputError(f"{file} is not a tar file, or it is damaged or cut off ({error}).") from error
         twice, count = next(iter(Counter(self._keys).most_common(1)), ("", 0))
         if count > 1:
             raise InputError(

@@ -160,11 +160,11 @@ class TableFile(TextFile):
     def value(self, data: bytes, place: Place) -> Record:
         found = self._fields(data)
         if found is None or len(found) != len(self._header):
-            told = "a quote is not closed, or it is no UTF-8" if found is None else f"it has {len(found)} fields"
+            told = "a quote is not closed, or it is not UTF-8" if found is None else f"it has {len(found)} fields"
             raise RowProblem(
                 place,
                 "not a row of the table",
-                f"{place} is no row of {len(self._header)} fields: {told}. Quote texts that hold separators or quotes.",
+                f"{place} is not a row of {len(self._header)} fields: {told}. Quote texts with separators or quotes.",
             )
         return {name: text or None for name, text in zip(self._header, found, strict=True)}
 

@@ -164,7 +164,7 @@ class _Index:
         if strip not in self._numbers:
             found = self._numbers.setdefault(strip, defaultdict(list))
             for number, row in enumerate(self._opened.texts("question")):
-                with suppress(ValueError):  # what cannot be read is no question that a trajectory answers
+                with suppress(ValueError):  # what cannot be read is not a question that a trajectory answers
                     if row is not None and (question := _question(row, ())) is not None:
                         found[_key(question, strip)].append(number)
         return self._numbers[strip]
@@ -319,7 +319,7 @@ def _placed(calls: Sequence[Call], before: Sequence[Pixels], picture: Pixels) ->
 
 
 def _cut(call: Call, before: Sequence[Pixels], space: str) -> Made | None:
-    """Cuts the crop that a call asks for, its box in the unit ``space`` (``box_space``); None if the call is no crop.
+    """Cuts the crop that a call asks for, its box in the unit ``space`` (``box_space``); None for any other call.
     Cuts from the question's image, as DeepEyes does, unless ``image_idx`` or ``target_image`` (from 1) names
     another."""
     given: Mapping[str, Json] = call.arguments or {}

@@ -94,7 +94,7 @@ def literal(value: str) -> Any:
 
 
 def json_value(data: bytes) -> Any:
-    """A JSON value. Raises ``ValueError`` for text that is no JSON, for NaN, for half a character, and for
+    """A JSON value. Raises ``ValueError`` for text that is not JSON, for NaN, for half a character, and for
     values that are nested too deep."""
     return whole_text(load_json(data, parse_constant=_no_constant))
 
@@ -106,7 +106,7 @@ def whole_text(value: Any) -> Any:
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def is_true(value: Any, words: Sequence[str] = ()) -> bool:

@@ -41,7 +41,7 @@ class Block:
     """n segments of a line that are computed together, padded to L tokens, P of a prompt before them."""
 
     places: Tensor  # (n, L): where in the line their tokens are; what pads them is any place
-    real: Tensor | None  # which of the n L are no padding; None: all
+    real: Tensor | None  # which of the n L are not padding; None: all
     before: Tensor | None  # (n, P): where their prompts' tokens are; None: they begin a row
     mask: Tensor | None  # (n or 1, 1, L, P + L): what is seen, with ``before``
 

@@ -81,7 +81,7 @@ class Heart:
         threading.Thread(target=run, name="heartbeat", daemon=True).start()
 
     def beat(self) -> None:
-        """Count up, unless the store's process has ended."""
+        """Counts up, unless the store's process has ended."""
         self._count += 1
         self._ask(lambda: self._store.set(f"beat-{self.rank}", f"{self._count} {self.begun}"))
 
@@ -293,7 +293,7 @@ def rank_alive(rank: int, what: str) -> Callable[[], None]:
 
 
 def barrier(what: str = "all ranks") -> None:
-    """Wait for all ranks; alone, nothing."""
+    """Waits for all ranks; alone, nothing."""
     gather(None, what)
 
 

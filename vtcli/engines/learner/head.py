@@ -104,7 +104,7 @@ def token_logprobs(
 
 
 def use(head: Any) -> nn.Linear:
-    """Let a linear layer without bias answer ``token_logprobs`` too; returns the same layer, which still gives logits.
+    """Lets a linear layer without bias answer ``token_logprobs`` too; returns the same layer, which still gives logits.
 
     Raises:
         TypeError: the head is something else, so that chunks of it could mean something else.

@@ -34,7 +34,7 @@ class Circle:
             self._messages = more_messages()
 
     async def share(self, work: Coroutine[Any, Any, Any] | None) -> list[Any]:
-        """Share the results of every rank's work, by rank, on every rank. A rank without work waits for the others.
+        """Shares the results of every rank's work, by rank, on every rank. A rank without work waits for the others.
 
         Raises:
             EngineError: the work of some rank has failed, or some rank does not come.

@@ -48,8 +48,8 @@ def storing(folder: Path) -> Generator[None]:
 
 
 def export(model: Any, source: Path, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write weights (null: the model's own) and config as a Hugging Face folder, with the tokenizer and processor files
-    of ``source``.
+    """Writes weights (null: the model's own) and config as a Hugging Face folder, with tokenizer and processor files of
+    ``source``.
 
     Raises:
         InputError: the disk is full, or does not take the files for another reason.

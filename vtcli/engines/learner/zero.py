@@ -69,7 +69,7 @@ def adamw(module: nn.Module, optim: Optim) -> torch.optim.AdamW:
 
 
 def forget_gradients(engine: Any, stage: int) -> None:
-    """Drop what earlier micro-batches of a step have left, so that a step which fails leaves nothing to a later one.
+    """Drops what earlier micro-batches of a step have left, so that a step which fails leaves nothing to a later one.
 
     DeepSpeed keeps sums outside ``grad`` and clears them in ``step`` only.
     """

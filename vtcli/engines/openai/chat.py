@@ -57,7 +57,7 @@ def pack(text: str, most: int | None = None) -> tuple[int, ...]:
 
 
 def unpack(ids: Sequence[int]) -> str:
-    """The text of ids; bytes that are no whole character are U+FFFD, and markers are left out."""
+    """The text of ids; bytes that are not a whole character are U+FFFD, and markers are left out."""
     return b"".join(_bytes(i) for i in ids if i > PAD).decode("utf-8", "replace")
 
 

@@ -145,7 +145,7 @@ class EndpointPolicy:
         front. Thoughts with a tag, a fence or a stop string are left out: they would be read as a call or an answer."""
         if reply.text is None:
             raise RuntimeError(reply.why)
-        if reply.finish == "content_filter":  # a refusal, and wrong: what was let through is no answer
+        if reply.finish == "content_filter":  # a refusal, and wrong: what was let through is not an answer
             return WITHHELD
         message, text = reply.message, reply.text
         calls: list[Any] = message["tool_calls"] if isinstance(message.get("tool_calls"), list) else []

@@ -189,7 +189,7 @@ class Distiller:
         return len(self._known) + self.broken.total()
 
     def why(self, attempt: Attempt) -> str | None:
-        """Returns the reason why a try is no demonstration, or None if it may become one."""
+        """Returns the reason why a try is not a demonstration, or None if it may become one."""
         found = attempt.trajectory
         first = next((turn for turn in found.turns if isinstance(turn, EnvTurn)), None)
         if self.stumbles(found.sample) and not (first and failed(first)):

@@ -89,7 +89,7 @@ def body(request: Request, family: Family, known: Mapping[str, str | None], look
 
 
 def same_tensors(weights: Mapping[str, Any], names: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse weights that are not a model's, before any of them is taken over.
+    """Refuses weights that are not a model's, before any of them is taken over.
 
     Raises:
         InputError: names or shapes differ.

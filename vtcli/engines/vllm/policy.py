@@ -137,7 +137,7 @@ class VllmPolicy:
         raise AssertionError("the second attempt sends all images")
 
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take over weights by their Hugging Face names, in place, and forget everything computed with the old ones.
+        """Takes over weights by their Hugging Face names, in place, and forgets everything computed with the old ones.
 
         Raises:
             InputError: names or shapes differ from the model's; nothing is changed.

@@ -115,7 +115,7 @@ class GenericChat:
         return None if self.form.thought is None else ThoughtEnd(THOUGHT_END, self._text(self.form.empty_thought))
 
     def piece(self, token_id: int) -> str:
-        """The text of one token; bytes that are no whole character are U+FFFD."""
+        """The text of one token; bytes that are not a whole character are U+FFFD."""
         return pieces.piece(self.tokenizer, token_id)
 
     def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:

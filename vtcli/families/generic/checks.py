@@ -178,7 +178,7 @@ def require_seam(family: GenericVL, model: Any) -> None:
     elif hasattr(base, "get_rope_index"):
         reason = "it counts positions of its own (get_rope_index)"
     elif not isinstance(head, torch.nn.Linear) or "bias" in dict(head.named_parameters()):
-        reason = "its head is no linear layer without bias"
+        reason = "its head is not a linear layer without bias"
     elif family.config.model_type not in SHOWN:
         # By number format: bf16 differs between two exact orders of the same sums.
         bound = GAPS[str(model.dtype).removeprefix("torch.")]

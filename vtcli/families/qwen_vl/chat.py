@@ -65,7 +65,7 @@ class QwenChat:
     def load(
         cls, folder: Path, name: str, patches: Patches, *, empty_system: bool = True, thinks: bool = False
     ) -> QwenChat:
-        """Read ``tokenizer.json`` of a model folder; ``name``: of the family, for messages.
+        """Reads ``tokenizer.json`` of a model folder; ``name``: of the family, for messages.
 
         Raises:
             InputError: the file is missing or unreadable, or lacks a marker of the family, or is not the config's.
@@ -77,7 +77,7 @@ class QwenChat:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain ones
             raise InputError(
-                f"{path} is no tokenizer ({error}): copy or download the folder of the {name} model again"
+                f"{path} is not a tokenizer ({error}): copy or download the folder of the {name} model again"
             ) from error
         tokenizer.encode_special_tokens = True  # "<|im_end|>" inside a text is just text
         found = {marker: tokenizer.token_to_id(marker) for marker in MARKERS}
@@ -137,7 +137,7 @@ class QwenChat:
         return ThoughtEnd(THOUGHT_END, self._text(EMPTY_THOUGHT)) if self.thinks else None
 
     def piece(self, token_id: int) -> str:
-        """The text of one token; bytes that are no whole character are U+FFFD."""
+        """The text of one token; bytes that are not a whole character are U+FFFD."""
         return pieces.piece(self.tokenizer, token_id)
 
     def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:

@@ -28,14 +28,14 @@ def settings(folder: Path) -> Mapping[str, Any]:
     """The image processor's settings; empty where the folder has none.
 
     Raises:
-        InputError: the file is no JSON object.
+        InputError: the file is not a JSON object.
     """
     path = folder / FILE
     if not path.is_file():
         return {}
     found = read_json(path)
     if not isinstance(found, dict):
-        raise InputError(f"{path} is no JSON object: copy or download the folder again.")
+        raise InputError(f"{path} is not a JSON object: copy or download the folder again.")
     return cast("dict[str, Any]", found)
 
 

@@ -62,7 +62,7 @@ def _returns(outcome: int) -> Instruction:
 
 
 def _unless(rule: ByArgument) -> list[Instruction]:
-    """Refuse unless the condition holds; else go on behind the block."""
+    """Refuses unless the condition holds; else goes on behind the block."""
     refusal = _returns(refuse(rule.otherwise))
     if rule.null:
         high: list[Instruction] = [(LOAD, 0, 0, _low(rule.argument) + 4), (JEQ, 1, 0, 0), refusal]
@@ -157,7 +157,7 @@ class _Fprog(ctypes.Structure):
 
 
 def load(filter_: FilterProgram) -> int | None:
-    """Put the filter on the calling thread and all that it starts, for good. no_new_privs must be set, or the caller
+    """Puts the filter on the calling thread and all that it starts, for good. no_new_privs must be set, or the caller
     have CAP_SYS_ADMIN. Returns the listener of the gate when the program has one. OSError: EBUSY when an outer sandbox
     already listens, EINVAL or ENOSYS without seccomp."""
     buffer = ctypes.create_string_buffer(filter_.code, len(filter_.code))

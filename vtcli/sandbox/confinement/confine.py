@@ -65,7 +65,7 @@ class GuardState:
 
 
 def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
-    """Confine the template as far as its children share it. Call it once, after all imports, with one thread.
+    """Confines the template as far as its children share it. Call it once, after all imports, with one thread.
 
     Root is given up. At tier ``full`` the process enters new namespaces with a private root and **forks**. The call
     returns in the first process of a new pid namespace. The original process waits, holds no descriptor, and ends with

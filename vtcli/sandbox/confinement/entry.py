@@ -28,7 +28,7 @@ ALL = (
 
 
 def enter_namespaces(paths: Sequence[str]) -> int:
-    """Put the calling process, which must have one thread, into new namespaces of all kinds with a private root of
+    """Puts the calling process, which must have one thread, into new namespaces of all kinds with a private root of
     ``paths``; what returns is its child (see ``fork_into_new_pids``). Returns /proc of the host, open: keep it from
     untrusted code. OSError or ConfinementError when a step is refused."""
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -83,7 +83,7 @@ def _map_parent(proc: int, began: int, begin: int) -> None:
 
 
 def fork_into_new_pids() -> None:
-    """Return as the first process of the pid namespace that was unshared before. The process that called stays
+    """Returns as the first process of the pid namespace that was unshared before. The process that called stays
     outside, holds nothing, and ends as this one ends; if it is killed, this one is killed."""
     inherited = parent_death_signal()
     alive, held = os.pipe()

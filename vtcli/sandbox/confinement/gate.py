@@ -43,12 +43,12 @@ class ForkGate:
         return self._listener
 
     def allow(self, process: int, forks: int = 1) -> None:
-        """Let the main thread of ``process`` (an id in the guard's namespace) fork so often. Replaces what was allowed
+        """Lets the main thread of ``process`` (an id in the guard's namespace) fork so often. Replaces what was allowed
         before; ``forks`` 0 allows none."""
         self._expected = (process, forks)
 
     def answer(self) -> None:
-        """Answer the calls that wait, at most ``ANSWERS``. Never blocks."""
+        """Answers the calls that wait, at most ``ANSWERS``. Never blocks."""
         # Readiness is asked again each time: the ioctl would block once a waiting caller was killed.
         for _ in range(ANSWERS):
             if not self._ready():

@@ -132,7 +132,7 @@ def parent_death_signal() -> int:
 
 
 def close_all(keep: int | None = None) -> None:
-    """Close every descriptor of the process but one."""
+    """Closes every descriptor of the process but one."""
     last = 0xFFFFFFFF
     spans = [(0, last)] if keep is None else [(0, keep - 1), (keep + 1, last)]
     for first, end in spans:

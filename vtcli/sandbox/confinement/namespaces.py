@@ -32,7 +32,7 @@ ROOT_QUOTA = "size=1m,nr_inodes=2048,mode=0755"
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces of these kinds for new ones. ConfinementError tells which kinds were asked for."""
+    """Leaves the namespaces of these kinds for new ones. ConfinementError tells which kinds were asked for."""
     try:
         syscall("unshare", flags)
     except OSError as e:
@@ -91,7 +91,7 @@ def _set_attributes(tree: int, flags: int) -> None:
 
 
 def private_root(trees: Mapping[str, int], required: Iterable[str]) -> None:
-    """Replace the root, in the calling process's own mount namespace, by an empty, read-only one. It holds ``trees``
+    """Replaces the root, in the calling process's own mount namespace, by an empty, read-only one. It holds ``trees``
     (of ``detached``, which it closes), an empty folder ``/w``, and ``/proc`` of the caller's pid namespace if the
     kernel grants one. Raises ``ConfinementError`` when a required path cannot be read there."""
     mount("", "/", "", MS_REC | MS_PRIVATE)

@@ -25,7 +25,7 @@ X32_GETPID = 0x40000000 | 39
 
 
 def main(tier: str) -> None:
-    """Write one line of JSON to standard output: ``{"layers": [[name, what got through or null, by, what was tried],
+    """Writes one line of JSON to standard output: ``{"layers": [[name, what got through or null, by, what was tried],
     …]}`` or ``{"error": reason}``. Run it in a separate process: it ends confined."""
     signal.alarm(LIFETIME_S)  # whatever hangs here ends with its process
     try:
@@ -52,7 +52,7 @@ def _episode(tier: Tier) -> None:
 
 
 def _leave(step: Callable[[], None]) -> None:
-    """Take the step and end the process; what was refused is the answer."""
+    """Takes the step and ends the process; what was refused is the answer."""
     try:
         signal.alarm(LIFETIME_S)
         step()
@@ -123,7 +123,7 @@ def _work(guard: confine.GuardState, channel: socket.socket, step: Callable[[], 
 
 
 def _serve(worker: int, gate: ForkGate | None) -> int:
-    """Answer the gate until the worker has ended; its exit code."""
+    """Answers the gate until the worker has ended; its exit code."""
     ended = os.pidfd_open(worker)
     poll = select.poll()
     poll.register(ended, select.POLLIN)

@@ -42,7 +42,7 @@ def restrict(limits: RunLimits, processes: bool) -> None:
 
 
 def _lower(which: int, soft: int, hard: int) -> None:
-    """Set both, but never above the hard limit in force."""
+    """Sets both, but never above the hard limit in force."""
     now = resource.getrlimit(which)[1]
     if now != resource.RLIM_INFINITY:
         soft, hard = min(soft, now), min(hard, now)

@@ -27,7 +27,7 @@ def make() -> tuple[str, int]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the folders in ``parent`` that belong to this user, or to a user that root becomes, and are not held."""
+    """Removes the folders in ``parent`` that belong to this user, or to a user that root becomes, and are not held."""
     owners = {os.geteuid(), *(CANDIDATES if os.geteuid() == 0 else ())}
     for path in parent.glob(f"{PREFIX}*"):
         try:

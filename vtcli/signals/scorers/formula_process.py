@@ -62,7 +62,7 @@ def serve(pipe: Connection, cpu_s: float) -> None:
             signal.setitimer(signal.ITIMER_PROF, cpu_s)
             try:
                 found = same(text, answer)
-            except Exception:  # whatever a formula does to a parser, it is no equal formula
+            except Exception:  # whatever a formula does to a parser, it is not an equal formula
                 found = False
             signal.setitimer(signal.ITIMER_PROF, 0)
             pipe.send(found)

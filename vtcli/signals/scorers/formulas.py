@@ -344,7 +344,7 @@ def _same_by_words(text: str, answer: str) -> bool:
         return True
     prose = any(map(_PROSE.search, (text, answer)))
     if not prose and len({_A_NAME.search(side) is None for side in (text, answer)}) > 1:
-        return False  # a - 5 is no article and -5
+        return False  # a - 5 is not an article and -5
     flat = [_flat(_HYPHEN.sub(" ", side) if prose else side) for side in (text, answer)]
     operators = [_SILENT.sub("", side) for side in flat]
     return operators[0] == operators[1] or ("" in operators and not {"()", "[]"}.isdisjoint(operators))

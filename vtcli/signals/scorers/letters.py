@@ -1,8 +1,8 @@
 """Options named by letters: which one a reply chooses, in every way that models write it.
 
 The order of the readings is VLMEvalKit's advice turned around (``vlmeval/utils/matching_util.py``: letter, then text),
-with its two faults left out. A capital inside a word is no letter ("COLOR" is not C), and a reply without an option is
-counted instead of drawn at random.
+with its two faults left out. A capital inside a word is not a letter ("COLOR" is not C), and a reply without an option
+is counted instead of drawn at random.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class Quantity:
     unit: units.Unit | None = None
     words: frozenset[str] = frozenset()
     east: str = ""  # Chinese, Japanese, Korean words
-    thing: str = ""  # the word behind the number, if it is no unit that we know: apples
+    thing: str = ""  # the word behind the number, if it is not a unit that we know: apples
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +352,7 @@ def _measure(text: str, at: int) -> tuple[Fraction | None, units.Unit | None, in
     begin = at + (text[at : at + 1] == " ")
     unit, end = units.read(text, begin)
     if unit is not None and text[begin:end].lower() == "in" and re.match(r"\s?[A-Za-z]", text[end:]):
-        unit = None  # "5 in the box" is no length
+        unit = None  # "5 in the box" is not a length
     return scale, unit, end if unit is not None else at
 
 
@@ -475,7 +475,7 @@ _NAME = re.compile(
 
 
 def is_name(text: str) -> bool:
-    """True for what only names a quantity: ``x``, ``AB``, ``\\angle ABC``, ``f(2)``, ``the area``. ``2x`` is no name,
+    """True for what only names a quantity: ``x``, ``AB``, ``\\angle ABC``, ``f(2)``, ``the area``. ``2x`` is none,
     because the relation has to be solved first."""
     return bool(text.strip(" $*")) and _NAME.fullmatch(text.strip()) is not None
 

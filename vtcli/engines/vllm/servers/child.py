@@ -21,7 +21,7 @@ from vtcli.errors import ConfigError, EngineError
 from vtcli.families.table import ENVIRONMENT
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "VLLM_ENABLE_V1_MULTI")
-"""A server is no rank of the learner: variables that begin so are not handed on."""
+"""A server is not a rank of the learner: variables that begin so are not handed on."""
 
 
 @dataclass(frozen=True)

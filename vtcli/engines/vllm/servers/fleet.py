@@ -47,7 +47,7 @@ class Fleet:
         self.circle = Circle(options.start_timeout_s + options.timeout_s)
         self.leads = self.circle.rank == 0 if options.urls else self.circle.local_rank == 0
         if options.spool and not Path(options.spool).is_dir():
-            raise ConfigError(f"engine.spool={options.spool} is no folder here; servers must see it, too")
+            raise ConfigError(f"engine.spool={options.spool} is not a folder here; servers must see it, too")
         self.servers: list[Remote] = []
         self.label = ""
         self.home: Path | None = None  # of the logs of servers of ours

@@ -18,7 +18,7 @@ GROUP = "VTCLI_OWN_GROUP"
 
 
 def watch() -> None:
-    """End as soon as ``$VTCLI_OWNER`` has ended; without the variable, nothing."""
+    """Ends as soon as ``$VTCLI_OWNER`` has ended; without the variable, nothing."""
     if not (owner := os.environ.get(OWNER)):
         return
     try:

@@ -107,7 +107,7 @@ class ServerPolicy:
         return self._fleet.leads
 
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take over weights by their Hugging Face names, in place, and forget everything computed with the old ones.
+        """Takes over weights by their Hugging Face names, in place, and forgets everything computed with the old ones.
         All ranks call this together; those of a rank that does not lead are not read.
 
         Raises:

@@ -78,8 +78,8 @@ class Remote:
 
         Raises:
             Gone: no reply within the limit, or a broken connection.
-            RefusalError: an HTTP status that is no success.
-            Odd: a reply that is no JSON.
+            RefusalError: an HTTP status that is not a success.
+            Odd: a reply that is not JSON.
         """
         given: dict[str, Any] = {"json": content} if isinstance(content, Mapping) else {"data": content}
         try:
@@ -95,10 +95,10 @@ class Remote:
         try:
             return json.loads(text) if text else None
         except ValueError as error:
-            raise Odd(f"a reply that is no JSON: {text[:100]!r}") from error
+            raise Odd(f"a reply that is not JSON: {text[:100]!r}") from error
 
     async def rpc(self, method: str, limit_s: float, *given: str) -> list[Any]:
-        """Call a method of all workers and return the result of each."""
+        """Calls a method of all workers and returns the result of each."""
         asked = {"method": method, "args": list(given), "timeout": limit_s}
         return (await self.ask("POST", "/collective_rpc", limit_s, asked) or {"results": []})["results"]
 
@@ -203,12 +203,12 @@ async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -
             raise Gone(str(error)) from error
         what = "the key differs: set VTCLI_SERVER_KEY to the server's" if error.status == 401 else str(error)
         raise EngineError(
-            f"{server.blamed()} is no server for engine=vllm_server: {what}. Start it with python -m "
+            f"{server.blamed()} is not a server for engine=vllm_server: {what}. Start it with python -m "
             "vtcli.engines.vllm.servers.serve (docs/servers.md)"
         ) from error
     except (Odd, KeyError, TypeError, AttributeError) as error:
         raise EngineError(
-            f"{server.blamed()} is no server for engine=vllm_server ({type(error).__name__}: {str(error)[:200]}). "
+            f"{server.blamed()} is not a server for engine=vllm_server ({type(error).__name__}: {str(error)[:200]}). "
             "Start it with python -m vtcli.engines.vllm.servers.serve (docs/servers.md)"
         ) from error
     if faults:
