@@ -216,7 +216,7 @@ def _evaluated(config: Config) -> Artifact:
             rules=own_rules(config.benchmark),
             offered=config.tools == "offered",
         )
-        # How foreign trajectories are read is cheap to do again, and no part of an agent.
+        # How foreign trajectories are read is cheap to do again, and not part of an agent.
         if config.policy != "imported":
             kept = memory.folder_of(stage.store.root, stage.work, config.memory)
             session.remember(kept, _weights(config, stage, source))
@@ -254,7 +254,7 @@ def require_shards(shard: str | None, merge: int | None, policy: str) -> None:
         given = f"eval.shard={shard}" if shard else f"eval.merge={merge}"
         raise ConfigError(f"eval.policy=imported reads all trajectories at once; got {given}. Leave it out")
     if shard and merge is not None:
-        raise ConfigError(f"eval.shard={shard} and eval.merge={merge}: expected one of the two at most")
+        raise ConfigError(f"eval.shard={shard} and eval.merge={merge}: expected at most one of the two")
     if merge is not None:
         shards.names(merge, "eval")
 
@@ -299,7 +299,7 @@ def _put_together(parts: Sequence[Artifact], stage: StageRun, images: ImageStore
     for each in parts:
         if changed := Identity.read(each.manifest.identity).changes(stage.identity):
             raise InputError(
-                f"{each.ref} was made before {listed(changed)} changed, so it is no part of this evaluation. Make it "
+                f"{each.ref} was made before {listed(changed)} changed, so it is not part of this evaluation. Make it "
                 "again."
             )
     for each in parts:

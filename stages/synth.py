@@ -112,7 +112,7 @@ class Config:
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet", "preview")
         if self.shard and self.merge is not None:
-            raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
+            raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected at most one of the two")
         card = read_card(self.agent.env)
         if self.teacher is not None:
             self._require_lesson()

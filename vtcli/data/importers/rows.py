@@ -289,7 +289,7 @@ def open_rows(
     """The rows of a split. Raises ``InputError`` for a missing or damaged file."""
     how = read_reading(_text(reading))
     if how.shares and "{split}" in path:
-        raise ConfigError(f"reading.split has shares, and {path} has a file for each split: give one of both")
+        raise ConfigError(f"reading.split has shares, and {path} has a file for each split: give one of the two")
     listed = how.rows or (LISTS.get(row) if isinstance(row, str) else None)
     source = sources.open_source(path, split, listed, how.parts)
     base = Path(sources.located(path, split)).parent

@@ -38,7 +38,7 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True)
 class Block:
-    """n segments of a line that are computed together, padded to L tokens, P of a prompt before them."""
+    """n segments of a line that attention computes together: each padded to L tokens, behind P tokens of a prompt."""
 
     places: Tensor  # (n, L): where in the line their tokens are; what pads them is any place
     real: Tensor | None  # which of the n L are not padding; None: all

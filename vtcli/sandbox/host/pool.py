@@ -54,7 +54,7 @@ class PoolConfig:
                 raise ConfigError(f"sandbox: {name}={getattr(self, name)}; at least 1 is needed")
         for name, tier in (("minimum_tier", self.minimum_tier), ("tier", self.tier or "full")):
             if tier not in TIERS:
-                raise ConfigError(f"sandbox: {name}={tier!r}; one of {', '.join(TIERS)}")
+                raise ConfigError(f"sandbox: {name}={tier!r}; expected one of {', '.join(TIERS)}")
         weakest = max(TIERS.index(self.minimum_tier), TIERS.index(self.tier or "full"))
         if weakest > TIERS.index("landlock") and not self.outer_boundary:
             raise ConfigError(
