@@ -251,8 +251,8 @@ def require_shards(shard: str | None, merge: int | None, policy: str) -> None:
     """Raises ``ConfigError`` for a shard that is none, for both at once, and for imported trajectories."""
     shards.numbers(shard, "eval.shard")
     if policy == "imported" and (shard or merge is not None):
-        given = f"eval.shard={shard}" if shard else f"eval.merge={merge}"
-        raise ConfigError(f"eval.policy=imported reads all trajectories at once; got {given}. Leave it out")
+        argument = f"eval.shard={shard}" if shard else f"eval.merge={merge}"
+        raise ConfigError(f"eval.policy=imported reads all trajectories at once; got {argument}. Leave it out")
     if shard and merge is not None:
         raise ConfigError(f"eval.shard={shard} and eval.merge={merge}: expected at most one of the two")
     if merge is not None:
@@ -283,10 +283,10 @@ def _shards(
         its_settings = _of_shard(settings, shard)
         request = fingerprint("eval", "trajectories", its_settings, its_job, parents, runtime_keys=free)
         requests[request] = shard
-    found = {requests[r]: a for a in store.ls() if (r := a.manifest.identity.get("request")) in requests}
+    artifacts = {requests[r]: a for a in store.ls() if (r := a.manifest.identity.get("request")) in requests}
     of = f"{settings.name} with this configuration, model, data and seed"
-    shards.require_all(found, names, "eval", of, store.root)
-    return [store.resolve(found[name].ref, "trajectories") for name in names]
+    shards.require_all(artifacts, names, "eval", of, store.root)
+    return [store.resolve(artifacts[name].ref, "trajectories") for name in names]
 
 
 def _put_together(parts: Sequence[Artifact], stage: StageRun, images: ImageStore) -> dict[str, Scored]:
@@ -360,83 +360,85 @@ class _Rollouts:
         The session remembers every trajectory as soon as it is measured, so that neither a resumed evaluation nor
         another one with the same questions rolls it out again. Whole groups are rewarded at once.
         """
-        config, found = self.config, dict(self.merged)
+        config, by_id = self.config, dict(self.merged)
         asked = [(sample, config.drawing(sample.task)) for sample in samples.values()]
         groups = [GroupRequest(sample, drawn.count, config.seed, drawn.sampling) for sample, drawn in asked]
         made: Mapping[str, Trajectory] = {}
         if self.imported:
             groups, made = self.imported.groups, self.imported.trajectories
         requests = [request for group in groups for request in group.members]
-        known, stale = self.session.recall(request for request in requests if request.id not in found)
-        found |= known
-        there = {*found, *(request.id for request, _ in stale)}
+        known, stale = self.session.recall(request for request in requests if request.id not in by_id)
+        by_id |= known
+        there = {*by_id, *(request.id for request, _ in stale)}
         stale += [(request, made[request.id]) for request in requests if request.id in made and request.id not in there]
-        left = [request for request in requests if request.id not in {*there, *made}]
+        pending = [request for request in requests if request.id not in {*there, *made}]
         probing = config.probe is not None and not config.shard
         place_of = {r.id: place for place, group in enumerate(groups) for r in group.members}
         rewarded: dict[int, Sequence[Scored]] = {}  # by the group's place
 
         async def reward(place: int) -> None:
-            sample, members = groups[place].sample, [found[request.id] for request in groups[place].members]
+            sample, members = groups[place].sample, [by_id[request.id] for request in groups[place].members]
             # A reward may ask what rows of benchmarks and of others do not say.
             if not (self.imported or sample.task in config.benchmark):
-                given = [(member.trajectory, member.signals) for member in members]
-                scored = await self.session.claims.rewarded(config.rewards[sample.form], given)
+                pairs = [(member.trajectory, member.signals) for member in members]
+                scored = await self.session.claims.rewarded(config.rewards[sample.form], pairs)
                 members = sorted(scored, key=lambda s: s.trajectory.id)
             rewarded[place] = members
 
         async with self.session as session:
-            if stale or left or probing:
+            if stale or pending or probing:
                 few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
-                await session.start(*([few] if left else []))
+                await session.start(*([few] if pending else []))
                 self.stage.tracker.tags(session.facts)
             if known:
                 again = "; memory=off asks for them again" if config.memory == "on" else ""
                 print_line(f"eval: {len(known)} rollouts are remembered{again}")
-            if left:
+            if pending:
                 price = config.endpoint.price if config.policy == "endpoint" else None
-                print_line(f"eval: {outlook(groups, len(left), config.agent.limits, price)}")
+                print_line(f"eval: {outlook(groups, len(pending), config.agent.limits, price)}")
             async for scored in session.measure_again(stale):
-                found[scored.trajectory.id] = scored
-            if left:
-                await self._open_policy(left)
-                asking = aclosing(self._ask("eval", left, list(found.values())))
+                by_id[scored.trajectory.id] = scored
+            if pending:
+                await self._open_policy(pending)
+                asking = aclosing(self._ask("eval", pending, list(by_id.values())))
                 async with one_error(), asyncio.TaskGroup() as tasks, asking as answers:
                     async for scored in answers:
-                        found[scored.trajectory.id] = scored
+                        by_id[scored.trajectory.id] = scored
                         place = place_of[scored.trajectory.id]
-                        if all(member.id in found for member in groups[place].members):
+                        if all(member.id in by_id for member in groups[place].members):
                             tasks.create_task(reward(place))
             await asyncio.gather(*(reward(place) for place in range(len(groups)) if place not in rewarded))
             members = [member for place in range(len(groups)) for member in rewarded[place]]
             _check(members, self.stage, session)
             return members, await self._continue(samples, members) if probing else None
 
-    async def _continue(self, samples: Mapping[Key, Sample], found: Sequence[Scored]) -> ProbeRun:
+    async def _continue(self, samples: Mapping[Key, Sample], sources: Sequence[Scored]) -> ProbeRun:
         """The continuations of the probe, remembered as trajectories are."""
         config, session = self.config, self.session
         assert config.probe is not None
         planner = ProbePlanner(
             config.probe, config.seed, session.images, samples, lambda task: config.drawing(task).sampling
         )
-        probe = ProbeRun(planner, found)
+        probe = ProbeRun(planner, sources)
         requests = await probe.requests()
         known, stale = session.recall(requests, answers_only=True)
         for scored in known.values():
             probe.keep(scored)
         async for scored in session.measure_again(stale, answers_only=True):
             probe.keep(scored)
-        if left := [request for request in requests if request.id not in probe.done]:
+        if pending := [request for request in requests if request.id not in probe.done]:
             conditions = ", ".join(probe.conditions)
-            print_line(f"probe: {len(probe.sources)} trajectories × {conditions}: {len(left)} continuations")
+            print_line(f"probe: {len(probe.sources)} trajectories × {conditions}: {len(pending)} continuations")
             if session.policy is None:
                 await self._open_policy(())
-            async with aclosing(self._ask("probe", left, answers_only=True)) as answers:
+            async with aclosing(self._ask("probe", pending, answers_only=True)) as answers:
                 async for scored in answers:
                     probe.keep(scored)
-            whole = [row.trajectory for row in probe.rows]
-            broken = [t for t in whole if t.stop is Stop.BROKEN]
-            session.check(len(broken) / len(whole), probe.unjudged, broken, f"eval, its probe ({self.stage.work})")
+            trajectories = [row.trajectory for row in probe.rows]
+            broken = [t for t in trajectories if t.stop is Stop.BROKEN]
+            session.check(
+                len(broken) / len(trajectories), probe.unjudged, broken, f"eval, its probe ({self.stage.work})"
+            )
         return probe
 
     async def _open_policy(self, requests: Sequence[RolloutRequest]) -> None:
@@ -471,7 +473,7 @@ class _Rollouts:
                 bars.advance(scored.trajectory.sample.task, score_so_far(scored.trajectory, scored.signals))
 
 
-def outlook(groups: Sequence[GroupRequest], left: int, limits: Limits, price: Price | None = None) -> str:
+def outlook(groups: Sequence[GroupRequest], remaining: int, limits: Limits, price: Price | None = None) -> str:
     """Returns one line: the rollouts of each task, how many are left, and what these take at most.
 
     Each of ``left`` rollouts has at most ``limits.max_tokens`` in context. An endpoint reads the context again at every
@@ -483,8 +485,8 @@ def outlook(groups: Sequence[GroupRequest], left: int, limits: Limits, price: Pr
     """
     sizes = Counter((group.sample.task, group.size) for group in groups)
     asked = ", ".join(f"{task} {count} × {size}" for (task, size), count in sorted(sizes.items()))
-    total, tokens, turns = sum(group.size for group in groups), left * limits.max_tokens, limits.max_turns + 1
-    some = f"{left} of {total} rollouts are left" if left < total else f"{total} rollouts"
+    total, tokens, turns = sum(group.size for group in groups), remaining * limits.max_tokens, limits.max_turns + 1
+    some = f"{remaining} of {total} rollouts are left" if remaining < total else f"{total} rollouts"
     line = f"{some} ({asked}): at most {turns} turns and {limits.max_tokens} tokens each, {tokens} in all"
     if price is None or not (price.input or price.output):
         return line
@@ -502,21 +504,21 @@ class _Results:
     image_tokens: Callable[[ImageRef], int] | None  # of the model; None: an endpoint
 
 
-def _check(found: Sequence[Scored], stage: StageRun, session: Session) -> None:
+def _check(scored: Sequence[Scored], stage: StageRun, session: Session) -> None:
     """Prints how many rollouts broke and why; too many of them, or of trajectories without a verdict, end the run."""
-    rolled_out = [s.trajectory for s in found]
+    rolled_out = [s.trajectory for s in scored]
     session.refuse_no_room(rolled_out)
     broken = [t for t in rolled_out if t.stop is Stop.BROKEN]
     where = f"eval ({stage.work / TRAJECTORIES})"
-    session.check(len(broken) / len(rolled_out), unjudged_share(s.signals for s in found), broken, where)
+    session.check(len(broken) / len(rolled_out), unjudged_share(s.signals for s in scored), broken, where)
     if broken:
         print_line(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}")
-    if errors := [error for s in found if (error := s.signals.values.get("answer_error"))]:
-        print_line(f"{len(errors)} of {len(found)} answers are wrong because their rule raised, such as {errors[0]}")
+    if errors := [error for s in scored if (error := s.signals.values.get("answer_error"))]:
+        print_line(f"{len(errors)} of {len(scored)} answers are wrong because their rule raised, such as {errors[0]}")
 
 
 def _benchmark_results(
-    config: Config, found: Sequence[Scored], label: str, judge: str
+    config: Config, scored: Sequence[Scored], label: str, judge: str
 ) -> dict[str, results.BenchmarkResult]:
     """Figures of each benchmark, from the stored trajectories alone."""
 
@@ -524,7 +526,7 @@ def _benchmark_results(
         decoding = config.drawing(name).words(config.agent.limits.max_turns, config.frames)
         return results.RunSetting(label, judge, decoding)
 
-    return results.of_each(config.benchmark, found, setting, seed=config.seed)
+    return results.of_each(config.benchmark, scored, setting, seed=config.seed)
 
 
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
@@ -541,23 +543,23 @@ def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[
 
 def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, Artifact], rolled: _Results) -> Artifact:
     """Writes the artifact's files from what was found, commits them, and prints the table."""
-    found, images, out = rolled.found, rolled.images, stage.work / "report"
+    scored, images, out = rolled.found, rolled.images, stage.work / "report"
     shutil.rmtree(out, ignore_errors=True)
-    folder.save_trajectories(out, found, images)
+    folder.save_trajectories(out, scored, images)
     before = folder.load_series(parents["report"].path) if "report" in parents else ()
     label = config.label or (config.policy if config.policy.startswith("oracle") else model)
-    rows = tuple(make_row(s, config.tool_term(s.signals), rolled.image_tokens) for s in found)
+    rows = tuple(make_row(s, config.tool_term(s.signals), rolled.image_tokens) for s in scored)
     series = (*before, content.Evaluation(label, model, rows))
     folder.save_series(out, series, config.seed)
     judge = answers_by(config.job) or results.ORACLE
-    measured = _benchmark_results(config, found, label, judge)
+    measured = _benchmark_results(config, scored, label, judge)
     if measured:
         plain = {name: results.plain(r, config.benchmark[name]) for name, r in measured.items()}
         disk.write_atomic(out / "benchmarks.json", json.dumps(plain, indent=1).encode())
     probed = rolled.probe.result() if rolled.probe else None
     if rolled.probe and probed:
         folder.save_probe(out, rolled.probe.rows, probed, images)
-    run = side_by_side.BenchmarkRun(label, judge, found)
+    run = side_by_side.BenchmarkRun(label, judge, scored)
     extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
     extra += emergent.tables(series, stage.store, parents.get("model"), config.seed)
     report = content.ReportData(
@@ -568,8 +570,8 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
         lineage="\n".join(stage.store.lineage(str(p.path)).text() for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),
-        shown=content.choose(found, config.shown, config.seed),
-        measured=len(found),
+        shown=content.choose(scored, config.shown, config.seed),
+        measured=len(scored),
         notes=folder.image_notes(parents["model"].path) if "model" in parents else (),
         seed=config.seed,
         extra=extra,
@@ -585,13 +587,13 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
 
 def _print_again(config: Config, report: Artifact, parents: Mapping[str, Artifact]) -> None:
     """Prints the tables of a report that was made before, from what it stores, under the label of this command."""
-    found = list(records.read(report.path / TRAJECTORIES, Scored))
+    scored = list(records.read(report.path / TRAJECTORIES, Scored))
     judge, stored = answers_by(config.job) or results.ORACLE, folder.load_series(report.path)[-1].label
     label = config.label or stored
     if label != stored:
         print_line(f"the page of {report.ref} keeps the label {stored}; reuse=false makes it again")
-    run, probed = side_by_side.BenchmarkRun(label, judge, found), folder.load_probe(report.path)
-    measured = _benchmark_results(config, found, label, judge)
+    run, probed = side_by_side.BenchmarkRun(label, judge, scored), folder.load_probe(report.path)
+    measured = _benchmark_results(config, scored, label, judge)
     extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
     series, store = folder.load_series(report.path), ArtifactStore(RunSettings.of(config.job, "report").home)
     extra += emergent.tables(series, store, parents.get("model"), config.seed)

@@ -144,8 +144,8 @@ def run(config: Config) -> Artifact:
         InputError: data or a model that cannot be used, or no row that stays.
         EngineError: an engine or judge that fails, too many broken rollouts.
     """
-    whole = RunSettings.of(config.job, "filtered")
-    store = ArtifactStore(whole.home)
+    unsharded = RunSettings.of(config.job, "filtered")
+    store = ArtifactStore(unsharded.home)
     data = store.resolve(config.data)
     if data.kind not in ("dataset", "demos"):
         store.resolve(config.data, "dataset")  # says what is needed
@@ -162,15 +162,15 @@ def run(config: Config) -> Artifact:
     copies = BenchmarkQuestions(benchmarks, config.benchmarks_in).files()
     parents = list({a.ref: a for a in (data, *(source.parents if source else ()), *against)}.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
-    request = fingerprint("filter", data.kind, whole, config.job, parents, runtime_keys=free)
+    request = fingerprint("filter", data.kind, unsharded, config.job, parents, runtime_keys=free)
     measured: list[Artifact] = []
     if config.merge is not None:
         of = "this data, configuration and seed"
         measured = shards.newest(
-            store, whole.name, config.merge, stage="filter", of=of,
+            store, unsharded.name, config.merge, stage="filter", of=of,
             fits=lambda a: a.kind == "facts" and a.manifest.summary.get("request") == request,
         )  # fmt: skip
-    settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
+    settings = replace(unsharded, name=shards.name_of(unsharded.name, config.shard)) if config.shard else unsharded
     scope = Scope(free, (source.files if source else {}) | copies, lineage=measured)
     with open_run(settings, "filter", "facts" if config.shard else data.kind, config.job, parents, scope) as stage:
         if stage.reused:
@@ -195,36 +195,36 @@ def run(config: Config) -> Artifact:
             TAUGHT: lambda rows, decided: taught_of(data.path, rows),
         }
         try:
-            found = applying.apply(config.rules, rows, measures, config.rollouts.group_size, config.shard is not None)
+            subset = applying.apply(config.rules, rows, measures, config.rollouts.group_size, config.shard is not None)
         finally:
             asked.close()
             rolling.close()
         policy = source.name if source else None
         k = config.rollouts.group_size if policy else None
-        said = account.account(found, {"data": data.ref, "policy": policy, "k": k}) | asked.account()
+        summary = account.account(subset, {"data": data.ref, "policy": policy, "k": k}) | asked.account()
         if config.shard:
-            account.write(stage.work / "facts", found, said)
+            account.write(stage.work / "facts", subset, summary)
             return stage.commit(stage.work / "facts", {"rows": len(rows), "request": request})
-        return _finish(stage, data, said, tables, found, held)
+        return _finish(stage, data, summary, tables, subset, held)
 
 
 def _against(config: Config, store: ArtifactStore) -> list[Artifact]:
-    found = [store.resolve(ref) for ref in config.against]
-    for artifact in found:
+    artifacts = [store.resolve(ref) for ref in config.against]
+    for artifact in artifacts:
         if artifact.kind not in ("dataset", "demos"):
             store.resolve(artifact.ref, "dataset")
-    return found
+    return artifacts
 
 
 def _rows(config: Config, tables: Mapping[str, parquet.ParquetTable]) -> list[RowFacts]:
     """The facts of all rows, or of the shard's part of each file."""
     parts = {name: shards.part(len(table.ids), config.shard, "filter.shard") for name, table in tables.items()}
-    found: list[RowFacts] = []
+    facts: list[RowFacts] = []
     with RowBars() as bars:
         for name, table in tables.items():
             bars.begin(name, len(parts[name]))
-            found += bars.track(name, facts_of(table, parts[name]))
-    return found
+            facts += bars.track(name, facts_of(table, parts[name]))
+    return facts
 
 
 def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
@@ -322,14 +322,14 @@ class _Rollouts:
         Raises:
             InputError: no shard has measured a row.
         """
-        found = account.read_rates([shard.path for shard in self.shards], fact)
+        measured = account.read_rates([shard.path for shard in self.shards], fact)
         asked = [row for row in rows if row.form == FORM]
-        if missing := [row.id for row in asked if row.key not in found]:
+        if missing := [row.id for row in asked if row.key not in measured]:
             raise InputError(
                 f"filter.merge={self.config.merge}: no shard has measured {len(missing)} questions, such as "
                 f"{missing[0]}. Make the shards again, with filter.shard and reuse=false."
             )
-        rates = {row.key: found[row.key] for row in asked}
+        rates = {row.key: measured[row.key] for row in asked}
         self.rates = rates if fact == MEASURED else self.rates
         return rates
 
@@ -344,8 +344,8 @@ class _Rollouts:
                     sets[row.file] = self._samples(row.file)
             return sets[row.file].load(row.index)
 
-        given = [judge for judge in (self.config.agent.judge, self.config.second_judge) if judge is not None]
-        opened = [partial(judge, images=self.images, home=self.stage.store.root) for judge in given]
+        openers = [judge for judge in (self.config.agent.judge, self.config.second_judge) if judge is not None]
+        opened = [partial(judge, images=self.images, home=self.stage.store.root) for judge in openers]
 
         def rival(row: RowFacts) -> str | None:
             return self.rates[row.key].rival
@@ -390,19 +390,19 @@ class _Rollouts:
 def _finish(
     stage: StageRun,
     data: Artifact,
-    said: Mapping[str, Any],
+    summary: Mapping[str, Any],
     tables: Mapping[str, parquet.ParquetTable],
-    found: Subset,
+    subset: Subset,
     held: ReferenceReader,
 ) -> Artifact:
     """Writes the artifact's files, commits them, and prints the tables."""
-    if not found.kept:
-        print_all(accounts.filtered(said))
+    if not subset.kept:
+        print_all(accounts.filtered(summary))
         raise InputError(f"no row of {data.ref} stays: see the counts above, and loosen the rule that drops most")
     out = stage.work / "filtered"
     shutil.rmtree(out, ignore_errors=True)
     for name, table in tables.items():
-        table.copy(out / f"{name}.parquet", [row.index for row in found.kept if row.file == name])
+        table.copy(out / f"{name}.parquet", [row.index for row in subset.kept if row.file == name])
     with disk.checked(out, "copy what is not filtered to"):
         for path in sorted(data.path.glob("*.parquet")):
             if path.stem not in tables:
@@ -412,18 +412,18 @@ def _finish(
         if (data.path / videos.FOLDER).is_dir():
             shutil.copytree(data.path / videos.FOLDER, out / videos.FOLDER)
     parquet.write_card(out)
-    account.write(out, found, said)
+    account.write(out, subset, summary)
 
     def shown(source: str, id: str) -> Sequence[bytes]:  # noqa: A002, as in the records
         table = tables.get(source)
         return table.images(table.ids.index(id)) if table else held.shown(source, id) or ()
 
-    if (matched := pairs.picture(found, shown)) is not None:
+    if (matched := pairs.picture(subset, shown)) is not None:
         disk.write_atomic(out / "pairs.png", encode_png(matched))
-    counts = {name: sum(row.file == name for row in found.kept) for name in tables}
-    dropped = {step.name: len(step.dropped) for step in found.steps}
-    stage.tracker.metrics({"kept": float(len(found.kept))} | {f"dropped/{k}": float(v) for k, v in dropped.items()}, 0)
+    counts = {name: sum(row.file == name for row in subset.kept) for name in tables}
+    dropped = {step.name: len(step.dropped) for step in subset.steps}
+    stage.tracker.metrics({"kept": float(len(subset.kept))} | {f"dropped/{k}": float(v) for k, v in dropped.items()}, 0)
     bad = {name: {"cannot be read": len(table.bad)} for name, table in tables.items() if table.bad}
     artifact = stage.commit(out, {"rows": counts, "dropped": dropped} | ({"bad_rows": bad} if bad else {}))
-    print_all(accounts.filtered(said))
+    print_all(accounts.filtered(summary))
     return artifact

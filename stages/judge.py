@@ -87,12 +87,14 @@ def run(config: Config) -> Artifact:
     return {"score": _score, "matrix": _matrix, "agreement": _agreement}[config.mode](config, source)
 
 
-def _open(config: Config, name: str, kind: Any, sources: Sequence[TrajectorySource], said: Mapping[str, Any]) -> Any:
+def _open(
+    config: Config, name: str, kind: Any, sources: Sequence[TrajectorySource], identity: Mapping[str, Any]
+) -> Any:
     """Opens the run with the inputs' contents and the rewards in its fingerprint, because they decide the scores."""
     parents = [parent for source in sources for parent in source.parents]
     inputs = {"input": sources[0].origin(), **({"against": sources[1].origin()} if len(sources) > 1 else {})}
     settings = RunSettings.of(config.job, name)
-    return open_run(settings, "judge", kind, {**config.job, **inputs, **said}, parents, Scope(RUNTIME_KEYS))
+    return open_run(settings, "judge", kind, {**config.job, **inputs, **identity}, parents, Scope(RUNTIME_KEYS))
 
 
 def _score(config: Config, source: TrajectorySource) -> Artifact:
@@ -102,52 +104,52 @@ def _score(config: Config, source: TrajectorySource) -> Artifact:
     with _open(config, name, "scores", [source], {"rewards": verdicts.nodes(rewards)}) as stage:
         if stage.reused:
             # An identical run exists: print its table again instead of asking the judge.
-            found = list(records.read(stage.reused.path / stored.SCORES, Score))
-            printing.print_all(scores.summary(found, config.seed))
+            scored = list(records.read(stage.reused.path / stored.SCORES, Score))
+            printing.print_all(scores.summary(scored, config.seed))
             return stage.reused
         scorer = verdicts.Scorer(rewards, config.signals)
         facts, (signals,) = asyncio.run(
             collect(source, [SignalSet(config.signals, scorer.wants, scorer.reads)], _how(config))
         )
         groups = stored.groups(facts, config.group_size or source.group_size)
-        found = list(scorer.score(facts, signals, groups))
-        if not any(score.reward for score in found):
+        scored = list(scorer.score(facts, signals, groups))
+        if not any(score.reward for score in scored):
             forms = sorted({each.form for each in facts})
             raise ConfigError(f"the recipe has rewards for the forms {sorted(rewards)}; these questions are of {forms}")
-        return _commit_scores(config, stage, found)
+        return _commit_scores(config, stage, scored)
 
 
-def _commit_scores(config: Config, stage: StageRun, found: Sequence[Score]) -> Artifact:
+def _commit_scores(config: Config, stage: StageRun, scored: Sequence[Score]) -> Artifact:
     out = _fresh(stage)
-    records.append(out / stored.SCORES, found)
-    figures = scores.flat(found, config.seed)
+    records.append(out / stored.SCORES, scored)
+    figures = scores.flat(scored, config.seed)
     disk.write_atomic(out / "summary.json", json.dumps(figures, indent=1).encode())
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, figures)
-    printing.print_all(scores.summary(found, config.seed))
+    printing.print_all(scores.summary(scored, config.seed))
     return artifact
 
 
 def _matrix(config: Config, source: TrajectorySource) -> Artifact:
     jobs, problems = _recipes(config)
     rewards = {name: verdicts.nodes(verdicts.rewards_of(job["rl"])) for name, job in jobs.items()}
-    said = {"rewards": rewards, "measured": {name: job["signals"] for name, job in jobs.items()}}
-    with _open(config, "matrix", "comparison", [source], said) as stage:
+    identity = {"rewards": rewards, "measured": {name: job["signals"] for name, job in jobs.items()}}
+    with _open(config, "matrix", "comparison", [source], identity) as stage:
         if stage.reused:
             printing.print_all(scores.matrix_tables(matrix.load(stage.reused.path), brief=True))
             return stage.reused
         facts, rows = _rows(config, source, jobs)
         rows += [RecipeTotals(name, (None,) * len(facts), problem=problem) for name, problem in problems.items()]
         matrix.require_some(rows)
-        found = matrix.Matrix(tuple(rows), matrix.compare(facts, rows, config.shown, config.seed))
+        result = matrix.Matrix(tuple(rows), matrix.compare(facts, rows, config.shown, config.seed))
         about = {"trajectories": source.name, "digest": source.digest[:12], "number": str(len(facts))}
         about |= {"command": running() or ""}
         out = _fresh(stage)
-        matrix.save(out, facts, found)
-        page = scores.page("Reward matrix", about, scores.matrix_tables(found))
+        matrix.save(out, facts, result)
+        page = scores.page("Reward matrix", about, scores.matrix_tables(result))
         disk.write_atomic(out / "matrix.html", page.encode())
         artifact = stage.commit(out, {row.recipe: row.scored for row in rows})
-        printing.print_all(scores.matrix_tables(found, brief=True))
+        printing.print_all(scores.matrix_tables(result, brief=True))
         return artifact
 
 
@@ -162,9 +164,9 @@ def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]
     for name in config.recipes or options("recipe", own):
         recipe, _, variant = name.partition("/")
         # At the scale of this run: limits and pixels change nothing here, but every recipe must compose.
-        given = [f"+recipe={recipe}", f"scale={config.job['scale']}", *([f"variant={variant}"] if variant else [])]
-        given += ["--config-dir", str(own)] if own else []
-        values = load("judge", given).values
+        words = [f"+recipe={recipe}", f"scale={config.job['scale']}", *([f"variant={variant}"] if variant else [])]
+        words += ["--config-dir", str(own)] if own else []
+        values = load("judge", words).values
         try:
             verdicts.rewards_of(values["rl"])
             jobs[name] = values
@@ -191,14 +193,14 @@ def _rows(
         SignalSet(signals, functools.partial(_wants, wanted[kind]), functools.partial(_reads, wanted[kind]))
         for kind, signals in bound.items()
     ]
-    facts, found = asyncio.run(collect(source, asked, _how(config)))
-    signals = dict(zip(bound, found, strict=True))
+    facts, measured = asyncio.run(collect(source, asked, _how(config)))
+    signals = dict(zip(bound, measured, strict=True))
     groups = stored.groups(facts, config.group_size or source.group_size)
     places = {each.id: i for i, each in enumerate(facts)}
     rows: list[RecipeTotals] = []
     for name, scorer in scorers.items():
-        said = sorted(scorer.score(facts, signals[kinds[name]], groups), key=lambda s: places[s.trajectory.id])
-        rows.append(matrix.row(name, {form: reward.name for form, reward in scorer.rewards.items()}, said))
+        in_order = sorted(scorer.score(facts, signals[kinds[name]], groups), key=lambda s: places[s.trajectory.id])
+        rows.append(matrix.row(name, {form: reward.name for form, reward in scorer.rewards.items()}, in_order))
     return facts, rows
 
 
@@ -228,15 +230,17 @@ def _agreement(config: Config, source: TrajectorySource) -> Artifact:
         judged = {name: signal for name, signal in config.signals.items() if needs_judge(signal)} if oracle else {}
         measure = "missing" if oracle else "never"
         # The oracle has the thresholds of conf/judge=oracle, or its defaults if another judge is configured.
-        given = config.judge if isinstance(config.judge, functools.partial) else None
-        asked = given if given is not None and given.func is open_oracle else None
+        judge = config.judge if isinstance(config.judge, functools.partial) else None
+        asked = judge if judge is not None and judge.func is open_oracle else None
         how = How(_home(config), asked, measure, tuple(judged), sandbox=config.sandbox)
         b = _judged(other, judged, how)
-        found = agreement.compare(a, b, config.compared, config.seed)
+        comparison = agreement.compare(a, b, config.compared, config.seed)
         out = _fresh(stage)
-        disk.write_atomic(out / "agreement.json", json.dumps(codec.encode(found), indent=1).encode())
-        artifact = stage.commit(out, {"trajectories": found.trajectories, "signals": [c.signal for c in found.signals]})
-        printing.print_all(scores.agreement_tables(found))
+        disk.write_atomic(out / "agreement.json", json.dumps(codec.encode(comparison), indent=1).encode())
+        artifact = stage.commit(
+            out, {"trajectories": comparison.trajectories, "signals": [c.signal for c in comparison.signals]}
+        )
+        printing.print_all(scores.agreement_tables(comparison))
         return artifact
 
 
@@ -246,8 +250,8 @@ def _judged(source: TrajectorySource, signals: Mapping[str, Signal], how: How) -
 
 
 def _how(config: Config) -> How:
-    given = config.measure, config.again, config.concurrency, config.max_unjudged
-    return How(_home(config), config.judge, *given, sandbox=config.sandbox)
+    options = config.measure, config.again, config.concurrency, config.max_unjudged
+    return How(_home(config), config.judge, *options, sandbox=config.sandbox)
 
 
 def _home(config: Config) -> Path:

@@ -406,14 +406,14 @@ def _validator(run: _Training) -> Validator:
 
 def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:
     """Returns the number of steps done, and the next step's batch if the checkpoint holds one."""
-    found = run.checkpoints.resume()
-    if found is None:
+    checkpoint = run.checkpoints.resume()
+    if checkpoint is None:
         return 0, None
     run.phases.learn()
-    run.learner.load_checkpoint(found[1])
-    run.phases.generate(found[0])
-    run.retention.begin(found[0])
-    return found[0], collector.load(found[1])
+    run.learner.load_checkpoint(checkpoint[1])
+    run.phases.generate(checkpoint[0])
+    run.retention.begin(checkpoint[0])
+    return checkpoint[0], collector.load(checkpoint[1])
 
 
 def _require_agreement(run: _Training) -> None:

@@ -174,27 +174,29 @@ def _require_playable(config: Config, demos: DemoSet, images: ImageStore, ranks:
             if not card.runner:
                 raise
             print_line(f"sft: the code of the demonstrations is not played in the environment {card.name}: {error}")
-    found: Playback | None = ranks.gather(own)[0]
-    if found is None:
+    playback: Playback | None = ranks.gather(own)[0]
+    if playback is None:
         return
-    ok = found.calls - len(found.failures)
-    left = [f"{found.late} more are not, within sft.play_timeout_s={config.play_timeout_s:g}"] if found.late else []
-    left += [f"the sandbox lost {found.lost} more"] if found.lost else []
-    but = f" ({', '.join(left)})" if left else ""
-    said = (
-        f"{found.rows} of {len(demos)} demonstrations played in the environment {card.name}{but}: {ok} of "
-        f"{found.calls} calls do what they show"
+    ok = playback.calls - len(playback.failures)
+    unplayed = (
+        [f"{playback.late} more are not, within sft.play_timeout_s={config.play_timeout_s:g}"] if playback.late else []
     )
-    shown = "".join(f"\n  {line}" for line in found.failures[:3])
-    if found.failed > config.max_failed:
+    unplayed += [f"the sandbox lost {playback.lost} more"] if playback.lost else []
+    but = f" ({', '.join(unplayed)})" if unplayed else ""
+    account = (
+        f"{playback.rows} of {len(demos)} demonstrations played in the environment {card.name}{but}: {ok} of "
+        f"{playback.calls} calls do what they show"
+    )
+    shown = "".join(f"\n  {line}" for line in playback.failures[:3])
+    if playback.failed > config.max_failed:
         raise InputError(
-            f"{config.data}: {said}, and the others fail:{shown}\nMake the demonstrations with the recipe and scale "
+            f"{config.data}: {account}, and the others fail:{shown}\nMake the demonstrations with the recipe and scale "
             "of this training, whose views their coordinates refer to, or choose their environment (env=NAME); "
             f"sft.max_failed={config.max_failed:g} is the bound."
         )
-    if ranks.rank == 0 and (found.calls or left):
-        meant = f", {found.meant} of them failures that are meant" if found.meant else ""
-        print_line(f"sft: {said}{meant}{'; these fail:' + shown if found.failures else ''}")
+    if ranks.rank == 0 and (playback.calls or unplayed):
+        meant = f", {playback.meant} of them failures that are meant" if playback.meant else ""
+        print_line(f"sft: {account}{meant}{'; these fail:' + shown if playback.failures else ''}")
 
 
 async def _play(config: Config, card: EnvCard, demos: Iterable[Demo], images: ImageStore) -> Playback:
@@ -258,9 +260,9 @@ def _train(
     checkpoints = Checkpoints(stage.work / "checkpoints", [log], config.checkpoint_keep, config.checkpoint_best_mode)
     done = 0
     barrier()  # the first rank makes the work folder
-    if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
-        done = found[0]  # only the first rank writes logs, and it has cut them back to this step
-        learner.load_checkpoint(found[1])
+    if (checkpoint := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
+        done = checkpoint[0]  # only the first rank writes logs, and it has cut them back to this step
+        learner.load_checkpoint(checkpoint[1])
     own = slice(learner.rank, None, learner.world)  # this rank's part of any list
 
     def begin(step: int) -> list[Future[TrainRow]]:
@@ -317,8 +319,8 @@ def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[D
     if not len(rows) or (most is None and split == "train"):
         return rows, {}
     lengths = rows.lengths(ranks)
-    left = [(length, name) for length, name in zip(lengths, rows.ids, strict=True) if most is None or length <= most]
-    longest, name = max(left, default=(0, ""))
+    fitting = [(length, name) for length, name in zip(lengths, rows.ids, strict=True) if most is None or length <= most]
+    longest, name = max(fitting, default=(0, ""))
     if longest > budget:
         raise InputError(
             f"row {name} of {config.data} ({split}) has {longest} tokens, more than sft.backend.batch_tokens={budget}. "
@@ -330,13 +332,17 @@ def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[D
     gone = sorted((index for index, length in enumerate(lengths) if length > most), key=lambda i: -lengths[i])
     if gone:
         first = ", ".join(f"{rows.ids[index]} ({lengths[index]})" for index in gone[:3])
-        said = f"{len(gone)} of {len(rows)} rows of {config.data} ({split}) have more than {most} tokens, most {first}"
+        message = (
+            f"{len(gone)} of {len(rows)} rows of {config.data} ({split}) have more than {most} tokens, most {first}"
+        )
         if config.too_long == "error":
-            raise InputError(f"{said}. Raise sft.max_tokens, or set sft.too_long=skip to leave them out.")
+            raise InputError(f"{message}. Raise sft.max_tokens, or set sft.too_long=skip to leave them out.")
         if not kept and split == "train":
-            raise InputError(f"{said}: none is left. Raise sft.max_tokens, or shrink the images (images.max_pixels).")
+            raise InputError(
+                f"{message}: none is left. Raise sft.max_tokens, or shrink the images (images.max_pixels)."
+            )
         if ranks.rank == 0:
-            print_line(f"left out: {said}")
+            print_line(f"left out: {message}")
     return rows.only(kept), {"too_long": len(gone)}
 
 

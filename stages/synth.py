@@ -138,8 +138,8 @@ def run(config: Config) -> Artifact | None:
     data, notes = counted(config.data, config.merge) if config.demos is None else (config.data, [])
     print_lines(f"note: {note}" for note in notes)
     config = replace(config, data=data)
-    whole = RunSettings.of(config.job, kind)
-    settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
+    unsharded = RunSettings.of(config.job, kind)
+    settings = replace(unsharded, name=shards.name_of(unsharded.name, config.shard)) if config.shard else unsharded
     keys = (
         ("data", "synth", "scale", "images", "prompt", "env", "families")
         if config.demos
@@ -159,8 +159,8 @@ def run(config: Config) -> Artifact | None:
     if config.merge is not None:
         fits = partial(shards.made_alike, kind=kind, made_from=made_from, seed=config.seed)
         of = f"this configuration and seed {config.seed}"
-        found = shards.newest(store, whole.name, config.merge, stage="synth", of=of, fits=fits)
-        parents = [store.resolve(each.ref, kind) for each in found]  # with its bytes verified
+        newest = shards.newest(store, unsharded.name, config.merge, stage="synth", of=of, fits=fits)
+        parents = [store.resolve(each.ref, kind) for each in newest]  # with its bytes verified
     files = {} if parents else inputs(parts)  # shards were made from them
     with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME_KEYS, files, "anew")) as stage:
         if stage.reused:
@@ -229,15 +229,15 @@ def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[
         pairs = [f"{row} (as {held})" for row, held in dropped[part.name].items()]
         if not pairs:
             continue
-        said = (
+        message = (
             f"{part.name}: {len(pairs)} of {part.rows} rows dropped, as their image or video is in a held-out split: "
             f"{', '.join(pairs[:3])}{' …' if len(pairs) > 3 else ''}"
         )
         if len(pairs) == part.rows:
             raise InputError(
-                f"{said}. Nothing is left to train on: take such rows out of test and validation, or give others."
+                f"{message}. Nothing is left to train on: take such rows out of test and validation, or give others."
             )
-        print_line(f"vtcli: {said}; all are in dropped.json")
+        print_line(f"vtcli: {message}; all are in dropped.json")
     if any(dropped.values()):
         disk.write_atomic(folder / "dropped.json", json.dumps(dropped, indent=1).encode())
 
@@ -281,10 +281,10 @@ def _preview(config: Config, parts: Sequence[ParquetPart], path: Path) -> None:
         for chunk in part.chunks:
             chunks.setdefault((chunk.task, chunk.kind), []).append(chunk)
         for same in chunks.values():
-            left = config.preview
+            remaining = config.preview
             for chunk in same:
-                cards += _previewed(with_pixels(chunk, chunk.items[:left]))
-                left -= len(chunk.items[:left])
+                cards += _previewed(with_pixels(chunk, chunk.items[:remaining]))
+                remaining -= len(chunk.items[:remaining])
     disk.write_atomic(path, preview.page(f"{path.stem.removeprefix('preview-')}: rows as understood", cards).encode())
     bad = [card for card in cards if card.problem]
     for reason, count in Counter(card.reason for card in bad).most_common(PREVIEWED_REASONS):
@@ -316,8 +316,8 @@ def _contact_sheet(config: Config, parts: Sequence[ParquetPart]) -> Pixels:
     if config.demos:
         chunks = {(chunk.task, chunk.kind): chunk for part in parts for chunk in part.chunks}
         made = [row for c in chunks.values() for row in produce(with_pixels(c, c.items[: config.sheet // 2 + 1]))]
-        found = [row[0] for row in made if not isinstance(row, BadRow)]
-        strips = [sheet.episode(e.id, e.messages, e.images) for e in found if isinstance(e, DemoEpisode)]
+        episodes = [row[0] for row in made if not isinstance(row, BadRow)]
+        strips = [sheet.episode(e.id, e.messages, e.images) for e in episodes if isinstance(e, DemoEpisode)]
         return sheet.sheet(sheet.packed(strips))
     rows = [
         list(_good(task.generate, config.seed, min(config.sheet, task.train or 0)))
@@ -426,12 +426,12 @@ def _sizing(config: Config, family: Family | None) -> Sizing:
 
 
 def _lessons(config: Config, data: Artifact, images: ImageStore) -> list[Sample]:
-    found = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
-    print_lines(f"skipped: {line}" for line in found.bad)
-    count = min(len(found), config.distil.rows or len(found))
+    samples = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
+    print_lines(f"skipped: {line}" for line in samples.bad)
+    count = min(len(samples), config.distil.rows or len(samples))
     if not count:
         raise InputError(f"{data.ref} has no row of answer-{config.distil.split}. Choose another synth.distil.split.")
-    return [found.load(index) for index in range(count)]
+    return [samples.load(index) for index in range(count)]
 
 
 def _writer(card: EnvCard) -> WriteCall:
@@ -444,9 +444,9 @@ def _dry_run(config: Config, teacher: TeacherCard, data: Artifact) -> None:
     card, prompt = read_card(config.agent.env), read_prompt(config.agent.prompt)
     with tempfile.TemporaryDirectory() as folder:
         images = ImageStore(folder, _sizing(config, None))
-        found = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
-        count = min(len(found), config.distil.rows or len(found))
-        shown = [card.offer(found.load(index)) for index in range(0, count, max(1, -(-count // PROMPTS)))]
+        samples = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
+        count = min(len(samples), config.distil.rows or len(samples))
+        shown = [card.offer(samples.load(index)) for index in range(0, count, max(1, -(-count // PROMPTS)))]
         lengths = asyncio.run(prompt_lengths(shown, card, EnvInputs(images, prompt, NO_RUNNER)))
     if not lengths:
         raise InputError(f"{data.ref} has no row of answer-{config.distil.split}. Choose another synth.distil.split.")
@@ -469,19 +469,21 @@ def _taught(
     )
     unjudged = distiller.unjudged / distiller.judged if distiller.judged else None
     distiller.measure.check(unjudged, settings.max_unjudged, "synth.distil")
-    found = distiller.outcomes(samples)
-    said = report.account({"data": data.ref, "teacher": name}, found, distiller)
-    print_all(accounts.distilled(said))
-    if not said["kept"]:
+    outcomes = distiller.outcomes(samples)
+    summary = report.account({"data": data.ref, "teacher": name}, outcomes, distiller)
+    print_all(accounts.distilled(summary))
+    if not summary["kept"]:
         raise InputError(
             f"no row of {data.ref} became a demonstration: see the counts above, and {distiller.path} for the "
             "teacher's turns. Loosen synth.distil.keep, raise synth.distil.tries, or choose another teacher."
         )
     folder = stage.work / "artifact"
     shutil.rmtree(folder, ignore_errors=True)
-    counts = write_rows(folder, found, distiller, _sizing(config, None), config.sheet)
-    report.write(folder, said, found, distiller)
+    counts = write_rows(folder, outcomes, distiller, _sizing(config, None), config.sheet)
+    report.write(folder, summary, outcomes, distiller)
     parquet.write_card(folder)
-    stage.tracker.metrics({"kept": float(said["kept"]), "money": said["money"], "tries": float(said["tries"])}, 0)
-    kept = {key: said[key] for key in ("types", "dropped_rows", "tries", "usage", "money", "teacher")}
+    stage.tracker.metrics(
+        {"kept": float(summary["kept"]), "money": summary["money"], "tries": float(summary["tries"])}, 0
+    )
+    kept = {key: summary[key] for key in ("types", "dropped_rows", "tries", "usage", "money", "teacher")}
     return stage.commit(folder, {"rows": counts} | kept)

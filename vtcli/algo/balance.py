@@ -63,9 +63,9 @@ def shares(groups: Sequence[RowGroup], ranks: int) -> list[list[RowGroup]]:
     return best
 
 
-def largest(found: Sequence[Sequence[RowGroup]]) -> int:
+def largest(assignment: Sequence[Sequence[RowGroup]]) -> int:
     """Returns the tokens of the rank that computes most."""
-    return max(sum(group.cost for group in share) for share in found)
+    return max(sum(group.cost for group in share) for share in assignment)
 
 
 def _filled(groups: Sequence[RowGroup], ranks: int, *, near: bool) -> list[list[RowGroup]]:

@@ -61,13 +61,13 @@ def credit_spread(credit: Sequence[Sequence[Credit]]) -> dict[str, float]:
 
     Example: 1.5, -0.5, -0.5, -0.5 have mean 0, standard deviation (n) 0.866 and median -0.5.
     """
-    found = np.array([math.fsum(turns) / len(turns) for values in credit for turns in values if turns])
-    if not len(found):
+    means = np.array([math.fsum(turns) / len(turns) for values in credit for turns in values if turns])
+    if not len(means):
         return {}
-    low, middle, high = np.quantile(found, [0.1, 0.5, 0.9]).tolist()
-    shape = {"mean": float(found.mean()), "std": float(found.std()), "p10": low, "p50": middle, "p90": high}
+    low, middle, high = np.quantile(means, [0.1, 0.5, 0.9]).tolist()
+    shape = {"mean": float(means.mean()), "std": float(means.std()), "p10": low, "p50": middle, "p90": high}
     return {f"advantage/{name}": value for name, value in shape.items()} | {
-        "advantage/zero": float((found == 0.0).mean())
+        "advantage/zero": float((means == 0.0).mean())
     }
 
 
@@ -113,8 +113,8 @@ def _clipped(trajectory: Trajectory) -> bool:
 
 
 def _values(members: Sequence[Scored], name: str) -> list[float]:
-    found = [m.signals.values.get(name) for m in members]
-    return [float(value) for value in found if value is not None]
+    values = [m.signals.values.get(name) for m in members]
+    return [float(value) for value in values if value is not None]
 
 
 def _share(flags: Iterable[bool]) -> float:

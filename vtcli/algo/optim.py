@@ -114,5 +114,5 @@ def learning_rate(optim: Optim, step: int, total_steps: int) -> float:
     if optim.schedule == "constant" or total_steps <= warmup:
         return optim.lr
     done = min(1.0, (step - warmup) / (total_steps - warmup))
-    left = 0.5 * (1 + math.cos(math.pi * done)) if optim.schedule == "cosine" else 1 - done
-    return optim.lr * (optim.min_lr_ratio + (1 - optim.min_lr_ratio) * left)
+    factor = 0.5 * (1 + math.cos(math.pi * done)) if optim.schedule == "cosine" else 1 - done
+    return optim.lr * (optim.min_lr_ratio + (1 - optim.min_lr_ratio) * factor)

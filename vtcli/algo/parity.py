@@ -46,8 +46,8 @@ class ParityBounds:
 
     def bounds(self, dtype: str) -> dict[str, float]:
         """Returns the bounds in force, by the name of the figure."""
-        given = {"mean": self.mean, "p99": self.p99, "largest": self.largest}
-        return {**DEFAULTS[dtype], **{name: value for name, value in given.items() if value is not None}}
+        values = {"mean": self.mean, "p99": self.p99, "largest": self.largest}
+        return {**DEFAULTS[dtype], **{name: value for name, value in values.items() if value is not None}}
 
     def pooled(self, dtype: str) -> int:
         """Returns the number of tokens to pool."""

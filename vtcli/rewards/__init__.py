@@ -40,20 +40,20 @@ def apply(reward: Reward, signals_G: Sequence[Signals]) -> tuple[list[Verdict | 
 
 def verdicts(reward: Reward, signals_G: Sequence[Signals]) -> list[Verdict | None]:
     """Returns the verdicts on a group. Raises ``ConfigError`` for a reward from outside that returns something else."""
-    found: Any = reward(signals_G)
-    wrong = [each for each in found if each is not None and not isinstance(each, Verdict)]
-    if wrong or len(found) != len(signals_G):
-        given = f"{wrong[0]!r:.60} for one" if wrong else f"{len(found)}"
+    result: Any = reward(signals_G)
+    wrong = [each for each in result if each is not None and not isinstance(each, Verdict)]
+    if wrong or len(result) != len(signals_G):
+        got = f"{wrong[0]!r:.60} for one" if wrong else f"{len(result)}"
         raise ConfigError(
-            f"the reward {_name(reward)} gave {given} of {len(signals_G)} trajectories; "
+            f"the reward {_name(reward)} gave {got} of {len(signals_G)} trajectories; "
             "expected a Verdict or None for each"
         )
-    return found
+    return result
 
 
-def require_finite(reward: Reward, found: Iterable[Verdict | None]) -> None:
+def require_finite(reward: Reward, verdicts: Iterable[Verdict | None]) -> None:
     """Raises ``ConfigError`` for a verdict with NaN or infinity, because no gradient can use it."""
-    for each in found:
+    for each in verdicts:
         values = () if each is None else (each.total, *(each.per_turn or ()))
         if odd := [value for value in values if value is not None and not math.isfinite(value)]:
             raise ConfigError(

@@ -118,9 +118,9 @@ def play(signals: Signals) -> Play:
         )
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     # False: the host repeated the operation and got other pixels, so the claim is forged. None: it cannot be tested.
-    seen = [entry for entry in need(signals, "operations") if entry["verified"] is not False]
-    proven = [entry for entry in seen if entry["verified"]]
-    names, required = [entry["name"] for entry in seen], tuple(need(signals, "required"))
+    operations = [entry for entry in need(signals, "operations") if entry["verified"] is not False]
+    proven = [entry for entry in operations if entry["verified"]]
+    names, required = [entry["name"] for entry in operations], tuple(need(signals, "required"))
     used = {entry["name"] for entry in proven} | (set(names) - CORE)
     return Play(
         right=None if right is None else right > 0.5,

@@ -203,14 +203,14 @@ class StepBatch:
         seconds = self.own.seconds
         if not seconds:
             return {}
-        whole = seconds["rollout"]
+        total = seconds["rollout"]
         parts = {kind: seconds[kind] for kind in ("generate", "env", "judge")}
-        out = {"time/rollout_s": whole, "time/engine_busy": parts["generate"] / whole if whole else 0.0}
+        out = {"time/rollout_s": total, "time/engine_busy": parts["generate"] / total if total else 0.0}
         out |= {f"time/{kind}_s": value for kind, value in parts.items()}
-        if whole:
+        if total:
             tokens = sum(len(turn.token_ids) for each in self.scored for turn in each.trajectory.policy_turns)
-            out["time/rollout_tokens_per_s"] = tokens / whole
-        return out | {"time/other_s": max(whole - sum(parts.values()), 0.0)}
+            out["time/rollout_tokens_per_s"] = tokens / total
+        return out | {"time/other_s": max(total - sum(parts.values()), 0.0)}
 
     def rows(self, count: int) -> list[list[TrainRow]]:
         """Returns this rank's rows in ``count`` mini-batches."""
@@ -246,8 +246,8 @@ class Collector:
 
     def collect(self, step: int, rounds: Iterable[RoundRequest]) -> StepBatch:
         """Returns the batch of a step, from as many of ``rounds`` as the selection needs to fill it."""
-        left = iter(rounds)
-        return self._filled(step, self.loop.run(self._round(next(left), 0, self.fill.wanted)), left)
+        upcoming = iter(rounds)
+        return self._filled(step, self.loop.run(self._round(next(upcoming), 0, self.fill.wanted)), upcoming)
 
     def beside(self, work: Callable[[], T], step: int, rounds: Iterable[RoundRequest]) -> tuple[T, StepBatch]:
         """Runs ``work`` in this thread and meanwhile collects the batch of ``step``. ``work`` must not change the
@@ -256,9 +256,9 @@ class Collector:
         Only the first round runs beside it: ranks decide together on another round, and that collective would meet the
         learner's own.
         """
-        left = iter(rounds)
-        done, found = self.loop.run(self._both(work, self._round(next(left), 0, self.fill.wanted)))
-        return done, self._filled(step, found, left)
+        upcoming = iter(rounds)
+        done, result = self.loop.run(self._both(work, self._round(next(upcoming), 0, self.fill.wanted)))
+        return done, self._filled(step, result, upcoming)
 
     async def _both(self, work: Callable[[], T], rollouts: Coroutine[Any, Any, StreamResult]) -> tuple[T, StreamResult]:
         rolling = asyncio.ensure_future(rollouts)
@@ -269,14 +269,14 @@ class Collector:
             rolling.cancel()
             await asyncio.gather(rolling, return_exceptions=True)
 
-    def _filled(self, step: int, found: StreamResult, left: Iterator[RoundRequest]) -> StepBatch:
+    def _filled(self, step: int, result: StreamResult, upcoming: Iterator[RoundRequest]) -> StepBatch:
         rounds = 1
         while True:
-            batch = self._credited(step, found, rounds)
+            batch = self._credited(step, result, rounds)
             lacking = self.fill.wanted - chosen(list(batch.credit.values()))
             if rounds == self.fill.max_rounds or lacking <= 0:
                 return batch
-            found += self.loop.run(self._round(next(left), rounds, lacking))
+            result += self.loop.run(self._round(next(upcoming), rounds, lacking))
             rounds += 1
 
     async def _round(self, request: RoundRequest, number: int, lacking: int) -> StreamResult:
@@ -307,8 +307,8 @@ class Collector:
     def _credited(self, step: int, own: StreamResult, rounds: int) -> StepBatch:
         """Gathers the light groups of all ranks and credits them. Credit may depend on the whole batch, but not on how
         ranks share it."""
-        mine = {place: packed(group) for place, group in own.groups.items()}
-        shares: list[tuple[dict[int, Wire], int]] = self.ranks.gather((mine, own.cancelled))
+        local = {place: packed(group) for place, group in own.groups.items()}
+        shares: list[tuple[dict[int, Wire], int]] = self.ranks.gather((local, own.cancelled))
         wires = dict(sorted(item for groups, _ in shares for item in groups.items()))
         everyone = {place: unpacked(wire) for place, wire in wires.items()}
         credit = dict(zip(everyone, self.credit([each.group for each in everyone.values()]), strict=True))

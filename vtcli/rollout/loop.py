@@ -50,8 +50,8 @@ class Limits:
         at_least(0, self, "max_thought_tokens")
         above(0, self, "timeout_s")
         if self.max_thought_tokens >= self.max_turn_tokens:
-            told = f"expected less than max_turn_tokens={self.max_turn_tokens}, to have room for what follows"
-            raise OutOfBounds("max_thought_tokens", f"is {self.max_thought_tokens}: {told}.")
+            remedy = f"expected less than max_turn_tokens={self.max_turn_tokens}, to have room for what follows"
+            raise OutOfBounds("max_thought_tokens", f"is {self.max_thought_tokens}: {remedy}.")
 
 
 MAX_TEMPERATURE = 10.0
@@ -201,7 +201,7 @@ def _thought_end(chat: Chat) -> ThoughtEnd | None:
 
 
 def refuse_broken(
-    share: float, limit: float, found: Iterable[Trajectory], where: str, key: str = "agent.max_broken"
+    share: float, limit: float, trajectories: Iterable[Trajectory], where: str, key: str = "agent.max_broken"
 ) -> None:
     """Raises ``EngineError`` if more than ``limit`` of the rollouts broke, because the rest may be a biased sample.
 
@@ -210,18 +210,18 @@ def refuse_broken(
     if share > limit:
         raise EngineError(
             f"{where}: {share:.0%} of the rollouts broke, at most {key}={limit:.0%} may. "
-            f"{why_broken(found)} Fix that and give the same command again, or raise {key}."
+            f"{why_broken(trajectories)} Fix that and give the same command again, or raise {key}."
         )
 
 
-def refuse_no_room(found: Sequence[Trajectory], limits: Limits, key: str) -> None:
+def refuse_no_room(trajectories: Sequence[Trajectory], limits: Limits, key: str) -> None:
     """Raises ``KeyProblem`` for ``key``, say "agent.limits.max_tokens", if no rollout had room for one token."""
-    if found and all(t.stop is Stop.MAX_TOKENS and not t.turns for t in found):
-        shortest = min(len(t.prompt_ids) for t in found)
+    if trajectories and all(t.stop is Stop.MAX_TOKENS and not t.turns for t in trajectories):
+        shortest = min(len(t.prompt_ids) for t in trajectories)
         raise KeyProblem(
             key,
-            f"is {limits.max_tokens}, but the shortest of {len(found)} prompts has {shortest} tokens, so that nothing "
-            f"can be answered. Give more than {shortest}, with room for the turns.",
+            f"is {limits.max_tokens}, but the shortest of {len(trajectories)} prompts has {shortest} tokens, so that "
+            f"nothing can be answered. Give more than {shortest}, with room for the turns.",
         )
 
 
@@ -240,18 +240,18 @@ async def require_room(samples: Iterable[Sample], chat: Chat, open_env: OpenEnv,
     It samples nothing, and the first question with room ends the search. So a limit that is far too small shows before
     a model has loaded its first question.
     """
-    found: list[Trajectory] = []
+    trajectories: list[Trajectory] = []
     for sample in samples:
         tried = await rollout(RolloutRequest(sample, 0), _Mute(), chat, open_env, limits)
         if tried.stop is not Stop.MAX_TOKENS:
             return
-        found.append(tried)
-    refuse_no_room(found, limits, key)
+        trajectories.append(tried)
+    refuse_no_room(trajectories, limits, key)
 
 
-def why_broken(found: Iterable[Trajectory]) -> str:
+def why_broken(trajectories: Iterable[Trajectory]) -> str:
     """Returns a sentence with the commonest reason among broken trajectories, or "" if none broke."""
-    reasons = Counter((t.error or "unknown").splitlines()[0] for t in found if t.stop is Stop.BROKEN)
+    reasons = Counter((t.error or "unknown").splitlines()[0] for t in trajectories if t.stop is Stop.BROKEN)
     ((reason, count),) = reasons.most_common(1) or [("", 0)]
     return f"The commonest reason, of {count} of {reasons.total()}: {reason[:300]}." if count else ""
 
@@ -286,8 +286,8 @@ async def _alternate(
         # Only the world reads text. Training sees the sampled ids, because encoding the text again may give others.
         decoded = chat.decode(completion.token_ids)
         if syntax.read is not None:
-            said = after_thought(decoded.text) if _thought_end(chat) else decoded.text
-            decoded = replace(syntax.read(said), text=decoded.text)
+            text = after_thought(decoded.text) if _thought_end(chat) else decoded.text
+            decoded = replace(syntax.read(text), text=decoded.text)
         state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, version))
         # At the turn's own limit the syntax decides what a cut turn means; at the trajectory's, the budget is spent.
         if completion.finish == "length":
@@ -324,10 +324,10 @@ async def _turn(request: Request, policy: Policy, chat: Chat, thought: int) -> C
     # out of the loss.
     written = () if chat.completes(first.token_ids, (end.tag,)) else end.token_ids
     before, n = first.token_ids + written, len(first.token_ids)
-    ids, left = request.token_ids + before, request.max_tokens - len(before)
+    ids, room = request.token_ids + before, request.max_tokens - len(before)
     # Another seed, or the second request would draw with the random numbers of the first.
     seed = derive_seed(request.seed, "after the thought")
-    rest = await _complete(replace(request, token_ids=ids, max_tokens=left, seed=seed), policy, chat)
+    rest = await _complete(replace(request, token_ids=ids, max_tokens=room, seed=seed), policy, chat)
     return Completion(
         token_ids=before + rest.token_ids,
         logprobs=first.logprobs + (0.0,) * len(written) + rest.logprobs,
@@ -339,9 +339,9 @@ async def _turn(request: Request, policy: Policy, chat: Chat, thought: int) -> C
 
 async def _complete(request: Request, policy: Policy, chat: Chat) -> Completion:
     """Returns the policy's completion, checked, with the divisor of each token's logits."""
-    found = await policy.complete(request)
-    _check(found, request, chat)
-    return replace(found, scales=scales(found.token_ids, request.sampling, chat.piece))
+    completion = await policy.complete(request)
+    _check(completion, request, chat)
+    return replace(completion, scales=scales(completion.token_ids, request.sampling, chat.piece))
 
 
 async def _replay(state: _State, prefix: Prefix, env: Env, limits: Limits) -> None:
@@ -355,17 +355,21 @@ async def _replay(state: _State, prefix: Prefix, env: Env, limits: Limits) -> No
         raise RuntimeError(f"the prompt is no longer that of the stored trajectory {source.id}")
     # Calls run again rather than from a snapshot, because a snapshot of a sandbox would be a second mechanism.
     for i in range(0, prefix.turns, 2):
-        said, stored = source.turns[i], source.turns[i + 1]
-        assert isinstance(said, PolicyTurn)
+        policy_turn, stored = source.turns[i], source.turns[i + 1]
+        assert isinstance(policy_turn, PolicyTurn)
         assert isinstance(stored, EnvTurn)
-        turn = DecodedTurn(said.text, said.calls, said.answer)
-        seen = await _within(_step_limit(env, limits), env.step(turn, state.images), "step")
+        turn = DecodedTurn(policy_turn.text, policy_turn.calls, policy_turn.answer)
+        observation = await _within(_step_limit(env, limits), env.step(turn, state.images), "step")
         then = stored.observation
-        if seen is None or seen.text != then.text or [r.view for r in seen.images] != [r.view for r in then.images]:
+        if (
+            observation is None
+            or observation.text != then.text
+            or [r.view for r in observation.images] != [r.view for r in then.images]
+        ):
             raise RuntimeError(f"call {i // 2 + 1} of {source.id}, done again, shows something else than before")
         if i + 2 == prefix.turns:
             stored = replace(stored, observation=replace(then, images=prefix.shown))
-        state.turns += [said, stored]
+        state.turns += [policy_turn, stored]
         state.images.extend(stored.observation.images)
 
 

@@ -37,10 +37,10 @@ class SpanReader:
     def _pass(self) -> bool:
         """Moves past the next string that begins or ends a span. Returns False without one."""
         if self._span is not None:
-            _, found, rest = self._tail.partition(self._span.closing)
-            if found:
+            _, mark, rest = self._tail.partition(self._span.closing)
+            if mark:
                 self._span, self._tail = None, rest
-            return bool(found)
+            return bool(mark)
         begun = [(self._tail.find(span.opening), -len(span.opening), span) for span in self.sampling.spans]
         begun = [one for one in begun if one[0] >= 0]
         if not begun:

@@ -135,17 +135,18 @@ class _Run:
         if places is not None:
             await places.enter()
         try:
-            found = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
-            length = None if found.stop is Stop.BROKEN else found.length  # a broken one teaches nothing about lengths
+            trajectory = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
+            # A broken one teaches nothing about lengths.
+            length = None if trajectory.stop is Stop.BROKEN else trajectory.length
         # The place is free before the judge is asked: the engine holds nothing of the trajectory any more.
         finally:
             if places is not None:
                 places.leave(length)
         with self.clock.during("judge"):
             if shared.claims is not None:
-                found = await shared.claims.before(found)
-            (signals,) = await shared.measure([found])
-        return found, signals
+                trajectory = await shared.claims.before(trajectory)
+            (signals,) = await shared.measure([trajectory])
+        return trajectory, signals
 
     async def group(
         self, place: int, members: Sequence[_Member], reward: Reward, full: Callable[[Group], bool] | None

@@ -193,11 +193,11 @@ class _Work:
         if not self.done.set_running_or_notify_cancel():
             return  # the caller no longer waits
         try:
-            found = self.work()
+            result = self.work()
         except Exception as error:
             self.done.set_exception(error)
         else:
-            self.done.set_result(found)
+            self.done.set_result(result)
 
 
 class _RunningTask:

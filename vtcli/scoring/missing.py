@@ -35,8 +35,8 @@ def needs_judge(signal: Signal) -> bool:
 class Completer:
     """Completes stored signals. A stored value stays, unless its judge gave no verdict or its signal is to be measured
     ``again``. Signals without a judge are measured where they are missing. Signals in ``judged`` are measured only
-    where a reward asks for them. ``asked`` holds what was found where a judge was asked. ``claims`` of code are tested where
-    a reward ``reads`` what rests on them.
+    where a reward asks for them. ``asked`` holds what was found where a judge was asked. ``claims`` of code are
+    tested where a reward ``reads`` what rests on them.
 
     Of a ``dropped`` trajectory the run did not keep the images. Its claims stay claims, and what a judge would have to
     see stays unjudged; ``IMAGES_KEPT`` is False then, and ``unseen`` counts it."""

@@ -47,9 +47,9 @@ class BenchmarkQuestions:
     def require_instead_of(self, data: str | None) -> None:
         """Raises ``ConfigError`` unless there is either the dataset of ``eval.data``, or benchmarks with a folder."""
         if bool(data) == bool(self.benchmarks):
-            given = f"eval.data={data} and benchmark={list(self.benchmarks)}" if data else "neither"
+            argument = f"eval.data={data} and benchmark={list(self.benchmarks)}" if data else "neither"
             raise ConfigError(
-                f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
+                f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {argument}."
             )
         self.require_folder("eval.benchmarks_in")
 

@@ -42,10 +42,10 @@ class BenchmarkExam:
 
     def round(self, ranks: Ranks) -> RoundRequest:
         """The round of every validation. Ranks share the reading of the rows out, and then know all of them."""
-        mine = self.asked.load(self.images, samples.Part(ranks.rank, ranks.world))
-        found = [sample for share in ranks.gather(list(map(self.offer, mine))) for sample in share]
+        local = self.asked.load(self.images, samples.Part(ranks.rank, ranks.world))
+        questions = [sample for share in ranks.gather(list(map(self.offer, local))) for sample in share]
         names = list(self.asked.benchmarks)
-        order = sorted(found, key=lambda sample: names.index(sample.task))
+        order = sorted(questions, key=lambda sample: names.index(sample.task))
         seed = derive_seed(self.asked.seed, "validation")
 
         def group(place: int) -> GroupRequest:
@@ -60,14 +60,14 @@ class BenchmarkExam:
         ``counts.NAME.questions``, ``.broken``, ``.unanswered``, ``.unread`` and ``.unjudged`` say what they leave out.
         """
         shares: list[list[Scored]] = ranks.gather([_without_tokens(scored) for scored in batch.scored])
-        found = sorted((scored for share in shares for scored in share), key=lambda s: s.trajectory.id)
-        broken = sum(scored.trajectory.stop is Stop.BROKEN for scored in found)
-        out = {"broken": broken / len(found)}
-        if (unjudged := unjudged_share(scored.signals for scored in found)) is not None:
+        rows = sorted((scored for share in shares for scored in share), key=lambda s: s.trajectory.id)
+        broken = sum(scored.trajectory.stop is Stop.BROKEN for scored in rows)
+        out = {"broken": broken / len(rows)}
+        if (unjudged := unjudged_share(scored.signals for scored in rows)) is not None:
             out["judge/unjudged"] = unjudged
         for name, benchmark in self.asked.benchmarks.items():
             setting = RunSetting("", self.judge, "")
-            result = results.result(name, benchmark, found, setting, seed=self.asked.seed)
+            result = results.result(name, benchmark, rows, setting, seed=self.asked.seed)
             if result is None:
                 continue
             for figure in result.figures:

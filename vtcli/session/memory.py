@@ -86,8 +86,8 @@ class RolloutMemory:
             self._touch()
         places = self._places.get(name, {})
         for place in ([places[measured]] if measured in places else []) + list(reversed(places.values())):
-            if (found := self._read(place)) is not None:
-                return found
+            if (stored := self._read(place)) is not None:
+                return stored
         return None
 
     def put(self, names: Sequence[str], measured: str, trajectory: Trajectory, signals: Signals) -> None:
@@ -114,19 +114,19 @@ class RolloutMemory:
             with path.open("rb") as file:
                 file.seek(start)
                 line = file.read(length)
-            found = records.parse(line, (RolloutRecord,), f"{path}, byte {start}")
+            record = records.parse(line, (RolloutRecord,), f"{path}, byte {start}")
         except (OSError, InputError):  # removed, damaged, or of another version
             return None
-        for sha in _made(found.trajectory):
+        for sha in _made(record.trajectory):
             kept, here = image_file(self.folder / "images", sha), image_file(self._images.root, sha)
             if not kept.exists():
                 return None
             link(kept, here)
-        return found
+        return record
 
     def _scan(self) -> dict[str, dict[str, _Place]]:
         """Places of all whole lines that can be read, the newest file last."""
-        found: dict[str, dict[str, _Place]] = {}
+        places: dict[str, dict[str, _Place]] = {}
         changed: dict[Path, int] = {}
         for path in self.folder.glob("*.jsonl"):
             with suppress(OSError):
@@ -138,9 +138,9 @@ class RolloutMemory:
                     # A line without its end is one at which its writer was killed.
                     if (head := _HEAD.match(line)) and line.endswith(b"\n"):
                         names = [part.strip(b' "').decode(errors="replace") for part in head[1].split(b",")]
-                        _add(found, names, head[2].decode(), (path, start, len(line)))
+                        _add(places, names, head[2].decode(), (path, start, len(line)))
                     start += len(line)
-        return found
+        return places
 
     def _touch(self) -> None:
         """Marks the shelf as used, so that nothing makes room of it. A shelf of another user cannot be marked."""
@@ -203,8 +203,8 @@ def described(value: Any, leave_out: Sequence[str] = ()) -> Any:
         return value
     if isinstance(value, functools.partial):
         bound = cast("functools.partial[Any]", value)
-        given = {k: described(v, leave_out) for k, v in bound.keywords.items() if k not in leave_out}
-        return {TARGET: _path(bound.func), "positional": [described(v, leave_out) for v in bound.args], **given}
+        keywords = {k: described(v, leave_out) for k, v in bound.keywords.items() if k not in leave_out}
+        return {TARGET: _path(bound.func), "positional": [described(v, leave_out) for v in bound.args], **keywords}
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):

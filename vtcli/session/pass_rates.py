@@ -96,25 +96,25 @@ class PassRateMeter:
             VtcliError: a problem for the user to solve. Finished rollouts are kept.
         """
         asked = [row for row in rows if row.form == FORM]
-        found = {row.key: self._remembered(row) for row in asked}
-        todo = [row for row in asked if self._left(row, found[row.key], decided)]
+        rates = {row.key: self._remembered(row) for row in asked}
+        todo = [row for row in asked if self._left(row, rates[row.key], decided)]
         if todo:
             await self.start()
             with RowBars() as bars:
                 bars.begin("pass rates", len(asked), len(asked) - len(todo))
 
                 async def measured(row: RowFacts) -> None:
-                    await self._question(row, found[row.key], decided)
+                    await self._question(row, rates[row.key], decided)
                     bars.advance("pass rates")
 
                 await workers.each(todo, measured, self.config.concurrency)
-        return {row.key: self._rate(row, found[row.key]) for row in asked}
+        return {row.key: self._rate(row, rates[row.key]) for row in asked}
 
     def _names(self, row: RowFacts) -> list[str]:
         """Names of the rollouts that follow from the row alone, so that no image of a known one is read."""
         value = [row.content, self.seed, codec.encode(self.sampling)]
-        whole = hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
-        return [f"{whole}/{number}" for number in range(self.config.group_size)]
+        digest = hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
+        return [f"{digest}/{number}" for number in range(self.config.group_size)]
 
     def _remembered(self, row: RowFacts) -> list[AnswerOutcome | None]:
         """Returns the remembered outcome of each rollout; None: not there, or to be measured again."""
@@ -135,16 +135,16 @@ class PassRateMeter:
         number_of = {request.id: number for number, request in enumerate(members)}
         wanted = [members[number] for number in self._left(row, known, decided)]
         also = {request.id: [names[number_of[request.id]]] for request in wanted}
-        found, stale = session.recall(wanted)  # of an evaluation, or measured by yesterday's rules
+        results, stale = session.recall(wanted)  # of an evaluation, or measured by yesterday's rules
         for request in wanted:
-            if (scored := found.get(request.id)) is not None:
+            if (scored := results.get(request.id)) is not None:
                 session.keep(request, scored.trajectory, scored.signals, also=also[request.id])
-        found |= {scored.trajectory.id: scored async for scored in session.measure_again(stale, also=also)}
-        for id_, scored in found.items():
+        results |= {scored.trajectory.id: scored async for scored in session.measure_again(stale, also=also)}
+        for id_, scored in results.items():
             known[number_of[id_]] = AnswerOutcome.of(scored, right)
-        while left := self._left(row, known, decided):
+        while pending := self._left(row, known, decided):
             await self.open_policy()
-            part = [members[number] for number in (left[:1] if self.config.early_stop else left)]
+            part = [members[number] for number in (pending[:1] if self.config.early_stop else pending)]
             async with aclosing(session.ask(part, len(part), also=also)) as answers:
                 async for scored in answers:
                     self._count(scored.trajectory)

@@ -55,8 +55,8 @@ def choose(data: Artifact, form: str, samples: SampleSet, tasks: Sequence[str] |
         InputError: no row has such a task.
         KeyProblem: a step takes so many prompts that it would repeat a question too often.
     """
-    found = samples.tasks() if tasks is not None else []
-    kept = [*range(len(samples))] if tasks is None else [i for i, task in enumerate(found) if task in tasks]
+    names = samples.tasks() if tasks is not None else []
+    kept = [*range(len(samples))] if tasks is None else [i for i, task in enumerate(names) if task in tasks]
     if not kept:
         raise InputError(f"{data.ref} has no row of {form}-train of the tasks {tasks or 'that it may have'}.")
     if prompts > MAX_REPEATS * len(kept):
@@ -87,7 +87,7 @@ class DatasetQuestions:
         """A part of the questions, in order; their images are stored. Rows that are skipped are listed on standard
         error."""
         for form in self.forms:
-            found = SampleSet(self.data, form, self.split, images, self.bad_rows)
-            print_lines(f"skipped: {line}" for line in found.bad)
-            count = min(len(found), self.limit or len(found))
-            yield from (found.load(i * len(found) // count) for i in range(part.first, count, part.step))
+            samples = SampleSet(self.data, form, self.split, images, self.bad_rows)
+            print_lines(f"skipped: {line}" for line in samples.bad)
+            count = min(len(samples), self.limit or len(samples))
+            yield from (samples.load(i * len(samples) // count) for i in range(part.first, count, part.step))

@@ -108,25 +108,25 @@ class Session:
         """
         known, stale = dict[str, Scored](), list[Stale]()
         for request in requests:
-            found = self.find(request_name(request), answers_only=answers_only) if self._memory else None
-            if found is None:
+            stored = self.find(request_name(request), answers_only=answers_only) if self._memory else None
+            if stored is None:
                 continue
-            scored, current = found
+            scored, current = stored
             # As the sample stands in today's data, on this machine.
-            whole = replace(scored.trajectory, id=request.id, sample=request.sample)
+            trajectory = replace(scored.trajectory, id=request.id, sample=request.sample)
             if current:
-                known[request.id] = portable(replace(scored, trajectory=whole))
+                known[request.id] = portable(replace(scored, trajectory=trajectory))
             else:
-                stale.append((request, whole))
+                stale.append((request, trajectory))
         return known, stale
 
     def find(self, name: str, *, answers_only: bool = False) -> tuple[Scored, bool] | None:
         """The remembered rollout of this name, and whether today's signals would be the same."""
         by = self._measured_by(answers_only)
-        if self._memory is None or (found := self._memory.get(name, by)) is None:
+        if self._memory is None or (stored := self._memory.get(name, by)) is None:
             return None
-        current = found.measured == by and not found.signals.values.get("unjudged")
-        return Scored(found.trajectory, found.signals, None), current
+        current = stored.measured == by and not stored.signals.values.get("unjudged")
+        return Scored(stored.trajectory, stored.signals, None), current
 
     def keep(
         self,
@@ -254,25 +254,25 @@ class Session:
         asking.add_done_callback(lambda _: done.put_nowait(None))
         self._asking.add(asking)
         try:
-            while (found := await done.get()) is not None:
-                yield found
+            while (result := await done.get()) is not None:
+                yield result
             await asking
         finally:
             await self._end(asking)
 
-    def check(self, broken: float, unjudged: float | None, found: Iterable[Trajectory], where: str) -> None:
+    def check(self, broken: float, unjudged: float | None, trajectories: Iterable[Trajectory], where: str) -> None:
         """Raises ``EngineError`` where so much went wrong in the rollouts of ``where`` that the rest means little.
 
         Args:
             broken: the share of rollouts that broke; ``found`` are those at hand, for the commonest reason.
             unjudged: of the rollouts that a judge was asked about, the share without a verdict; None: no question.
         """
-        refuse_broken(broken, self.agent.max_broken, found, where)
+        refuse_broken(broken, self.agent.max_broken, trajectories, where)
         self.measure.check(unjudged, self.agent.max_unjudged, where)
 
-    def refuse_no_room(self, found: Sequence[Trajectory]) -> None:
+    def refuse_no_room(self, trajectories: Sequence[Trajectory]) -> None:
         """Raises ``KeyProblem`` where no rollout had room for a single token."""
-        refuse_no_room(found, self.agent.limits, self._limit)
+        refuse_no_room(trajectories, self.agent.limits, self._limit)
 
     async def close(self) -> None:
         """Closes policy, judge and worlds, each however the one before ends."""

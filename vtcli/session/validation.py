@@ -154,8 +154,8 @@ class HeldOut:
 
     def _places(self, samples: SampleSet) -> list[int]:
         """``prompts`` of the samples, evenly spread over those of ``tasks``, or of all."""
-        found = samples.tasks() if self.tasks is not None else []
-        kept = [i for i, task in enumerate(found) if task in (self.tasks or ())] if found else [*range(len(samples))]
+        names = samples.tasks() if self.tasks is not None else []
+        kept = [i for i, task in enumerate(names) if task in (self.tasks or ())] if names else [*range(len(samples))]
         if not kept:
             raise InputError(
                 f"{self.data.ref} has no row of {self.form}-{self.settings.split} of the tasks "
@@ -225,12 +225,12 @@ class Validator:
         trajectories = self._store(batches, updates, rank)
         named: dict[str, float] = {}
         for exam, (collector, _), batch in zip(self.exams, self._collectors, batches, strict=True):
-            found = exam.figures(batch, collector.ranks)
+            metrics = exam.figures(batch, collector.ranks)
             rolled_out = [scored.trajectory for scored in batch.scored]
             where = f"validation after {updates} updates ({trajectories})"
-            self.session.check(found["broken"], found.get("judge/unjudged"), rolled_out, where)
-            refuse_banned_mass(found.get("banned_mass"), self.max_banned_mass, where)
-            named = {f"{VALIDATED}{name}": value for name, value in found.items()} | named
+            self.session.check(metrics["broken"], metrics.get("judge/unjudged"), rolled_out, where)
+            refuse_banned_mass(metrics.get("banned_mass"), self.max_banned_mass, where)
+            named = {f"{VALIDATED}{name}": value for name, value in metrics.items()} | named
         named["time/validate_s"] = time.perf_counter() - begin
         if rank == 0:
             with disk.checked(self.work / LOG, "append to"), (self.work / LOG).open("a") as file:
@@ -256,17 +256,17 @@ def figures(batch: StepBatch) -> dict[str, float]:
     interval from ``accuracy_low`` to ``accuracy_high``.
     """
     groups = list(batch.everyone.values())
-    found = describe(groups, [count for each in batch.light.values() for count in each.tokens])
-    found["questions"] = float(len(groups))
+    metrics = describe(groups, [count for each in batch.light.values() for count in each.tokens])
+    metrics["questions"] = float(len(groups))
     right = [share for group in groups if (share := _right(group)) is not None]
     if right:
         accuracy = estimate(right, seed=0)
-        found |= {"accuracy": accuracy.value, "accuracy_questions": float(accuracy.n)}
+        metrics |= {"accuracy": accuracy.value, "accuracy_questions": float(accuracy.n)}
         if accuracy.low is not None and accuracy.high is not None:
-            found |= {"accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
+            metrics |= {"accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
     if (unjudged := unjudged_share(m.signals for group in groups for m in group.members)) is not None:
-        found["judge/unjudged"] = unjudged
-    return {name: value for name, value in found.items() if name not in OF_GROUPS}
+        metrics["judge/unjudged"] = unjudged
+    return {name: value for name, value in metrics.items() if name not in OF_GROUPS}
 
 
 def _right(group: Group) -> float | None:
