@@ -31,7 +31,7 @@ def test_a_check_prints_every_attempt_and_what_the_tier_means() -> None:
     tier = lines[-1].partition(":")[0].removeprefix("tier ")
     assert {states[name] for name in probes.REQUIRED[tier]} == {"held"}
     assert states["memory_total"] == "open", "no cgroup is used, on any machine"
-    net = next(line for line in lines if line.startswith("held  net "))
+    net = next(line for line in lines if line.startswith("held\tnet\t"))
     assert "seccomp" in net and "socket in every family" in net
 
 
@@ -42,7 +42,7 @@ def test_in_a_container_that_lets_nothing_through_the_check_fails_and_gives_the_
     assert done.returncode == 1, done.stdout + done.stderr
     *above, last = done.stdout.splitlines()
     assert last.startswith("weaker than landlock") and above[-1].startswith("tier seccomp")
-    assert any(line.startswith("open  fs_read ") for line in above)
+    assert any(line.startswith("open\tfs_read\t") for line in above)
     assert any(line.startswith("not landlock: ") for line in above)
     assert any("needs Linux 5.13" in line for line in above)
     accepted = confinement.script(code.format(more=", '--minimum', 'seccomp'"), "container", "no-landlock")

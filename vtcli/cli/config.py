@@ -28,6 +28,7 @@ app = typer.Typer(help="Show or check configurations without running them.", no_
 def show(ctx: typer.Context, stage: str) -> None:
     """Print the composed configuration of STAGE, key by key, and where each value was set."""
     from vtcli.config import compose
+    from vtcli.report.printing import print_list
     from vtcli.runbook import room
 
     _known_stage(stage)
@@ -36,9 +37,13 @@ def show(ctx: typer.Context, stage: str) -> None:
     for note in filter(None, (why, plan.note)):
         say(note)
     for job in compose.jobs(plan):
-        for key, value in compose.flat(job.values).items():
-            shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…"
-            print_line(f"{key:<36} {shown:<60} {job.origins[key]}", sys.stdout)
+        print_list(
+            ("key", "value", "set in"),
+            [
+                (key, repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…", job.origins[key])
+                for key, value in compose.flat(job.values).items()
+            ],
+        )
     say_next(stage, *ctx.args)
 
 

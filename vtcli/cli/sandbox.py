@@ -31,6 +31,7 @@ def check(
     have follow, with what they lack and need, then the tier that it has. Exit code 1: that is weaker than
     --minimum; 2: no tier holds.
     """
+    from vtcli.report.printing import print_list
     from vtcli.sandbox.confinement.kernel import ConfinementError
     from vtcli.sandbox.confinement.probes import MEANINGS, REMEDIES, strongest
     from vtcli.sandbox.types import TIERS
@@ -39,9 +40,11 @@ def check(
         report = strongest("none")
     except ConfinementError as error:  # not even what every tier has
         raise EngineError(f"sandbox check: {error}") from error
-    for layer in report.layers:
-        state = "held" if layer.state == "active" else "open"
-        print_line(f"{state:<5} {layer.name:<13} {layer.by or '-':<38} {layer.probe}", sys.stdout)
+    rows = [
+        ("held" if layer.state == "active" else "open", layer.name, layer.by or "-", layer.probe)
+        for layer in report.layers
+    ]
+    print_list(("state", "attempt", "held by", "what was tried"), rows)
     for tier, reason in report.refused:
         print_line(f"not {tier}: {reason}\n  {REMEDIES[tier]}", sys.stdout)
     print_line(f"tier {report.tier}: {MEANINGS[report.tier]}", sys.stdout)
