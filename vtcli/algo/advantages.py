@@ -59,6 +59,7 @@ def turn_level(
         for i, (member, credit) in enumerate(zip(group.members, values, strict=True)):
             early = _early_turns(member)
             if credit is not None and early:
+                # A reward from outside may count turns in another way, and zip's error would not name the rollout.
                 if len(early) + 1 != len(credit):
                     raise ConfigError(
                         f"the reward gave per_turn of {len(early) + 1} values for {member.trajectory.id}, which has "
@@ -115,6 +116,7 @@ def _above(value: float, mean: float) -> float:
 
 def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
     totals = rewards(group)
+    # No verdict at all: nothing to compare, and nothing of it may enter the loss.
     if not totals:
         return [None] * len(group.members)
     mean = math.fsum(totals) / len(totals)
@@ -128,6 +130,7 @@ def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
             out.append(None)
             continue
         value = 0.0 if equal else _above(member.reward, mean)
+        # EPSILON is added and not taken as a bound, as DeepSeekMath's released GRPO has it.
         if std and not equal:
             value /= spread + EPSILON
         # One value per policy turn; ``pack`` spreads it over the turn's tokens.

@@ -75,6 +75,7 @@ def _filled(groups: Sequence[RowGroup], ranks: int, *, near: bool) -> list[list[
     loads = [0] * ranks
     mean = sum(group.cost for group in groups) / ranks
     for group in sorted(groups, key=lambda group: (-group.cost, group.rank, group.rows)):
+        # Both fillings are tried by the caller: staying saves sending rows, and the free choice may balance better.
         stays = near and loads[group.rank] + group.cost <= mean
         target = group.rank if stays else loads.index(min(loads))
         out[target].append(group)

@@ -155,6 +155,7 @@ def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> T
     product."""
     if config.importance == "none":
         return torch.ones_like(log_ratio)
+    # A row's product and not its tokens' mean: it is the ratio of the probabilities of whole trajectories.
     if config.importance == "sequence":
         log_ratio = row_sums(log_ratio, rows)[rows]
     # Truncated from above alone: a large weight adds variance, a small one only leaves a token out.

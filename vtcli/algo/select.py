@@ -99,6 +99,7 @@ def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int
     for values in credit:
         parts: list[int | None] = []
         for value in values:
+            # Contiguous, so that a group stays in one mini-batch wherever sizes allow it.
             parts.append(None if value is None else place * count // total)
             place += value is not None
         out.append(parts)
@@ -113,6 +114,7 @@ def chosen(credit: Sequence[Sequence[Credit]]) -> int:
 def correct_with_negative_credit(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> float | None:
     """Returns the share of right trajectories with a negative mean advantage, PyVision-RL's measure of its ranking, or
     None without a right trajectory."""
+    # The sign of the turns' sum, because turn-level credit may differ in sign within a trajectory.
     signs = [
         sum(value) < 0
         for group, values in zip(groups, credit, strict=True)

@@ -287,6 +287,8 @@ def work(values: dict[str, Any]) -> str:
         slurm.require_one_process(stage)
     elif _launched(stage, values, commandline.arguments()):  # a job of a sweep: run_stage has launched any other
         return ""
+    if not sys.stderr.isatty():  # a bar of transformers would be one line of a thousand characters in a log file
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with results_only():
         config_class, run = stage_parts(stage)
         artifact = run(compose.build(config_class, compose.Job(stage, values, {})))

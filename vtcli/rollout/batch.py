@@ -186,6 +186,7 @@ class StepBatch:
             | credit_spread(credit)
             | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
         )
+        # Counted, because cancelled rollouts cost time that no other figure shows.
         out["cancelled"] = float(self.cancelled)
         members = [member for group in groups for member in group.members]
         versions = [turn.version for member in members for turn in member.trajectory.policy_turns]
@@ -273,6 +274,7 @@ class Collector:
         rounds = 1
         while True:
             batch = self._credited(step, result, rounds)
+            # All ranks compute the same number from the same credit, so they decide alike without another message.
             lacking = self.fill.wanted - chosen(list(batch.credit.values()))
             if rounds == self.fill.max_rounds or lacking <= 0:
                 return batch
@@ -285,10 +287,12 @@ class Collector:
         ranks = self.ranks
         # Places count on over the rounds of a step, and every rank takes each world-th one.
         first, places = number * request.places, range(ranks.rank, request.places, ranks.world)
+        # In threads, because loading decodes and stores images, and the loop has rollouts of its own to serve.
         loaded = await asyncio.gather(*(in_thread(partial(request.group, place)) for place in places))
         groups = {first + place: group for place, group in zip(places, loaded, strict=True)}
         if request.prefetch is not None:
             request.prefetch(places)
+        # Rounded up: a rank cannot see how far the others are, and a step that lacks one rollout needs another round.
         share = math.ceil(lacking / ranks.world)
         return await self.stream(groups, request.reward, self._until(share) if self.fill.stop_when_full else None)
 
@@ -309,6 +313,7 @@ class Collector:
         ranks share it."""
         local = {place: packed(group) for place, group in own.groups.items()}
         shares: list[tuple[dict[int, Wire], int]] = self.ranks.gather((local, own.cancelled))
+        # By place, so that credit over the batch and the order of rows do not depend on which rank was quicker.
         wires = dict(sorted(item for groups, _ in shares for item in groups.items()))
         everyone = {place: unpacked(wire) for place, wire in wires.items()}
         credit = dict(zip(everyone, self.credit([each.group for each in everyone.values()]), strict=True))
@@ -316,6 +321,7 @@ class Collector:
 
     def save(self, batch: StepBatch, folder: Path) -> None:
         """Writes this rank's part of a batch into a checkpoint."""
+        # Credit is not stored: ``load`` computes it again from the same groups, so there is one place that computes it.
         sizes = {str(place): len(group.members) for place, group in batch.own.groups.items()}
         words = {"step": batch.step, "rounds": batch.rounds, "cancelled": batch.own.cancelled, "sizes": sizes}
         records.append(self._file(folder, "jsonl"), batch.scored)

@@ -153,6 +153,7 @@ async def rollout(
     Raises:
         VtcliError: the user must fix something (a dead engine, an unusable row).
     """
+    # Refused, because a limit without effect would go unnoticed until somebody reads trajectories.
     if limits.max_thought_tokens and isinstance(chat, HasThoughts) and chat.thought_end is None:
         raise ConfigError(
             f"limits.max_thought_tokens={limits.max_thought_tokens}, but the model's chat template opens no thought "
@@ -164,6 +165,7 @@ async def rollout(
     stop, error = Stop.BROKEN, None
     clock: asyncio.Timeout | None = None
     try:
+        # Within the try: a world that cannot open breaks this rollout and no other.
         env = open_env(sample)
         async with asyncio.timeout_at(deadline) as clock:
             stop = await _alternate(state, request, env, policy, chat, limits)
@@ -242,6 +244,8 @@ async def require_room(samples: Iterable[Sample], chat: Chat, open_env: OpenEnv,
     """
     trajectories: list[Trajectory] = []
     for sample in samples:
+        # The real loop with a policy that never answers, because a second computation of a prompt's length could
+        # differ.
         tried = await rollout(RolloutRequest(sample, 0), _Mute(), chat, open_env, limits)
         if tried.stop is not Stop.MAX_TOKENS:
             return
@@ -274,6 +278,7 @@ async def _alternate(
             images=tuple(state.images),
             max_tokens=min(room, limits.max_turn_tokens),
             sampling=wanted.sampling,
+            # By turn, so that a resumed or continued rollout draws what the first one drew.
             seed=derive_seed(wanted.seed, turn),
             stop=syntax.stop,
             rollout=wanted.conversation,
@@ -401,6 +406,7 @@ def _append(state: _State, observation: Observation, chat: Chat, limits: Limits,
     """
     if len(state.images) + len(observation.images) > limits.max_images:
         return Stop.MAX_IMAGES
+    # In the role that the recipe's format gives an observation: a tool's answer, or a turn of the user.
     write = chat.observe if syntax.reply == "tool" else chat.ask
     ids = write(observation.text, observation.images)
     if state.ids[-1] not in chat.end_ids:

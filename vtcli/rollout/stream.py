@@ -77,17 +77,20 @@ class Stream:
             VtcliError: the user must fix something. Nothing continues in the background.
         """
         run = _Run(self)
+        # An engine's clock runs for the whole session, so this call counts the difference.
         begin, before = time.perf_counter(), run.clock.read()
         # One task a trajectory, because a chunk of them would wait for its slowest member.
         async with workers.one_error(), asyncio.TaskGroup() as tasks:
             for place, request in requests.items():
                 members = [tasks.create_task(run.member(member)) for member in request.members]
+                # All of them in one list, because a full step cancels members of every group.
                 run.members += members
                 tasks.create_task(run.group(place, members, reward, full))
         seconds = {kind: value - before[kind] for kind, value in run.clock.read().items()}
         seconds["rollout"] = time.perf_counter() - begin
         # A group in flight when the step was full counts whole: no member of it is used.
         cancelled = sum(request.size for place, request in requests.items() if place not in run.done)
+        # By place and not by time of finishing, which differs from run to run.
         return StreamResult(dict(sorted(run.done.items())), cancelled, seconds)
 
     async def each(

@@ -44,6 +44,7 @@ from vtcli.store.sources import files_of, outside_code, rollout_source, scoring_
 
 def folder_of(home: Path, work: Path, memory: Literal["on", "off"]) -> Path:
     """Returns the folder that remembers a run's rollouts: the home's, or with ``off`` one for attempts of this run."""
+    # Even with ``off`` an interrupted run needs its own rollouts, or a resume would ask for all of them again.
     return home / ROLLOUTS if memory == "on" else work / "rollouts"
 
 
@@ -119,6 +120,7 @@ class RolloutMemory:
             return None
         for sha in _made(record.trajectory):
             kept, here = image_file(self.folder / "images", sha), image_file(self._images.root, sha)
+            # A rollout without its pictures could not be shown to a judge or in a report, so it counts as absent.
             if not kept.exists():
                 return None
             link(kept, here)
@@ -131,6 +133,7 @@ class RolloutMemory:
         for path in self.folder.glob("*.jsonl"):
             with suppress(OSError):
                 changed[path] = path.stat().st_mtime_ns
+        # In the order of their last change, so that the newest rollout of a name replaces older ones in ``_add``.
         for path in sorted(changed, key=changed.__getitem__):
             start = 0
             with suppress(OSError), path.open("rb") as file:
@@ -152,6 +155,7 @@ class RolloutMemory:
 
 def _add(places: dict[str, dict[str, _Place]], names: Iterable[str], measured: str, place: _Place) -> None:
     for name in names:
+        # A dict keeps the order of insertion: popping first moves a known digest to the end.
         own = places.setdefault(name, {})
         own.pop(measured, None)  # the newest comes last
         own[measured] = place
@@ -159,6 +163,7 @@ def _add(places: dict[str, dict[str, _Place]], names: Iterable[str], measured: s
 
 def _made(trajectory: Trajectory) -> list[str]:
     """Hashes of the pictures that the question does not bring along."""
+    # The question's images belong to the dataset, which has them already.
     refs = trajectory.images[len(trajectory.sample.images) :]
     return list(dict.fromkeys(sha for ref in refs for sha in (ref.full, ref.view)))
 
@@ -166,9 +171,11 @@ def _made(trajectory: Trajectory) -> list[str]:
 def shelf_name(agent: Agent, weights: object, **more: object) -> str:
     """Returns a digest of all that decides a rollout: weights, agent, ``more`` and code. Signals and the judge only
     measure it, so they are left out."""
+    # By leaving out and not by naming: a new field of the agent changes the digest until somebody decides otherwise.
     counted = {f.name: getattr(agent, f.name) for f in fields(agent) if f.name not in ("signals", "judge", *UNCOUNTED)}
     # An engine from outside is another policy; ours differ in speed and in the last bit.
     counted |= {"limits": replace(agent.limits, timeout_s=1.0), "engine": agent.engine.own}
+    # The time-out is fixed to one value because it decides how long a rollout may take, not what it is.
     value = described({"weights": weights, "agent": counted, **more})
     code = outside_code([*targets(value), *agent.families.values()])
     return _digest([value, _files(value), code, rollout_source()])
@@ -189,6 +196,7 @@ def _files(value: Any) -> dict[str, str]:
 def request_name(request: RolloutRequest) -> str:
     """Returns a digest of the question, the seed, the sampling, and the trajectory that a rollout continues."""
     sample = request.sample
+    # By content, because the same clip lies at another path in another dataset or on another machine.
     shown = tuple(replace(video, path=videos.content(video)) for video in sample.videos)
     # In which split a question stands changes no rollout.
     return _digest(codec.encode(replace(request, sample=replace(sample, videos=shown, split=""))))
@@ -224,6 +232,7 @@ def described(value: Any, leave_out: Sequence[str] = ()) -> Any:
 
 def _path(function: Callable[..., Any]) -> str:
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '<locals>')}"
+    # Random, because two lambdas with one name may compute different things, and a wrong hit would be silent.
     return f"{name} {secrets.token_hex(8)}" if "<" in name or inspect.ismethod(function) else name
 
 

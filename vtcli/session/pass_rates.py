@@ -107,6 +107,8 @@ class PassRateMeter:
                     await self._question(row, rates[row.key], decided)
                     bars.advance("pass rates")
 
+                # By question and not by rollout, because with ``early_stop`` the next rollout of a question depends on
+                # the last.
                 await workers.each(todo, measured, self.config.concurrency)
         return {row.key: self._rate(row, rates[row.key]) for row in asked}
 
@@ -123,6 +125,7 @@ class PassRateMeter:
 
     def _left(self, row: RowFacts, known: Sequence[AnswerOutcome | None], decided: Decided) -> list[int]:
         """The numbers of the rollouts that are still to be made."""
+        # Only the unbroken beginning counts: which later rollouts are known depends on what other runs asked for.
         first: list[Outcome] = [each.outcome for each in itertools.takewhile(bool, known) if each]
         certain = self.config.early_stop and decided(row, first)
         return [] if certain else [number for number, each in enumerate(known) if each is None]
@@ -130,6 +133,7 @@ class PassRateMeter:
     async def _question(self, row: RowFacts, known: list[AnswerOutcome | None], decided: Decided) -> None:
         """Fills the gaps of ``known``."""
         session, right, names = self.session, self.config.right, self._names(row)
+        # In a thread, because it decodes images while other questions wait for the engine.
         sample = await asyncio.to_thread(self.load, row)
         members = GroupRequest(sample, self.config.group_size, self.seed, self.sampling).members
         number_of = {request.id: number for number, request in enumerate(members)}
@@ -144,6 +148,7 @@ class PassRateMeter:
             known[number_of[id_]] = AnswerOutcome.of(scored, right)
         while pending := self._left(row, known, decided):
             await self.open_policy()
+            # With ``early_stop`` one at a time, because each outcome may end the question.
             part = [members[number] for number in (pending[:1] if self.config.early_stop else pending)]
             async with aclosing(session.ask(part, len(part), also=also)) as answers:
                 async for scored in answers:
@@ -161,6 +166,7 @@ class PassRateMeter:
     def _rate(self, row: RowFacts, known: Sequence[AnswerOutcome | None]) -> PassRate:
         """The rate over the rollouts that were made, in the order of their seeds."""
         made = list(known)
+        # Trailing gaps were never asked for. A gap before a known rollout is one that broke, and stays.
         while self.config.early_stop and made and made[-1] is None:
             made.pop()
         whole = [each or AnswerOutcome("broken", None) for each in made]

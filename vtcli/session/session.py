@@ -139,6 +139,7 @@ class Session:
     ) -> Scored:
         """Returns a rollout as it is stored. Remembers it, ``also`` under these names, unless it broke: that was not
         the policy's fault, so the next run tries it again."""
+        # Without a verdict: a reward is arithmetic on stored signals, so every recipe can score the rollout later.
         scored = portable(Scored(trajectory, signals, None))
         if self._memory is not None and trajectory.stop is not Stop.BROKEN:
             by = self._measured_by(answers_only)
@@ -151,6 +152,7 @@ class Session:
         """Yields rollouts of others or of earlier runs, measured by today's signals and remembered; in order. ``also``
         has further names by the request's id."""
         measure = self.measure.answers if answers_only else self.measure
+        # In parts, because what a part has measured is remembered even if a later one is killed.
         for begin in range(0, len(stale), MEASURED):
             some = stale[begin : begin + MEASURED]
             found = await asyncio.gather(*(self.claims.before(trajectory) for _, trajectory in some))
@@ -177,6 +179,7 @@ class Session:
         """
         await self.worlds.start()
         for samples in few:
+            # Before the judge, because a wrong limit shall not first wait for a judge's server.
             await require_room(samples, self.chat, self.worlds, self.agent.limits, self._limit)
         await self.measure.start()
         if self._memory is not None:
@@ -196,6 +199,7 @@ class Session:
 
     def share(self, other: Session) -> None:
         """Asks the policy of another session, which closes it."""
+        # The engine holds one copy of the weights, and two sessions of a filter differ only in their worlds.
         self.policy, self.trained, self._borrowed = other.policy, other.trained, True
 
     def connect(self, endpoint: Baseline, model: str, asked: Callable[[int], Sample], root: Path) -> Policy:
@@ -239,6 +243,7 @@ class Session:
         Raises:
             VtcliError: the user has to repair something, such as a dead engine.
         """
+        # A queue between the tasks and the caller: rollouts go on while the caller works on one that is finished.
         done = asyncio.Queue[Scored | None]()
         by_id = {request.id: request for request in requests}
 
@@ -251,11 +256,13 @@ class Session:
         if answers_only not in self._streams:
             self._streams[answers_only] = self.stream(answers_only=answers_only)
         asking = asyncio.create_task(self._streams[answers_only].each(requests, finished, concurrency))
+        # None wakes the loop below at the end, also where the stream failed: ``await asking`` then raises its error.
         asking.add_done_callback(lambda _: done.put_nowait(None))
         self._asking.add(asking)
         try:
             while (result := await done.get()) is not None:
                 yield result
+            # Only now, so that everything finished before an error reaches the caller first.
             await asking
         finally:
             await self._end(asking)
@@ -291,6 +298,7 @@ class Session:
 
     def _measured_by(self, answers_only: bool) -> str:
         if answers_only not in self._measures:
+            # Once for each kind, because the digest reads rubrics and the source of plugs.
             name = measure_name(self._signals, self.agent.judge, self.measure.rubrics, answers_only=answers_only)
             self._measures[answers_only] = name
         return self._measures[answers_only]
@@ -304,7 +312,9 @@ class Session:
 
     async def _close_policy(self) -> None:
         trained, other = self.trained, self._other
+        # First, so that a close that fails is not tried a second time.
         self.policy = self.trained = self._other = None
+        # A borrowed policy still answers the session that loaded it.
         if trained is not None and not self._borrowed:
             await compute(trained.close)
         if other is not None:

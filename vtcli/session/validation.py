@@ -162,6 +162,7 @@ class HeldOut:
                 f"{self.tasks or 'that it may have'}, which rl.validate is to ask."
             )
         count = min(len(kept), self.settings.prompts or len(kept))
+        # Spread and not the first ones, because rows of one task or difficulty often lie together.
         return [kept[i * len(kept) // count] for i in range(count)]
 
     def figures(self, batch: StepBatch, ranks: Ranks) -> dict[str, float]:
@@ -205,6 +206,7 @@ class Validator:
         from vtcli.engines.learner.distributed import ranks
 
         for exam in self.exams if self.settings.every else ():
+            # At the start of the run, because rows that cannot be used shall not be found after hours of training.
             asked = exam.round(ranks("the check of held-out rows"))
             everyone = ranks("the rollouts of validation of all ranks")
             self._collectors.append((Collector(self.loop, self.session.stream(), no_credit, Fill(0), everyone), asked))
@@ -216,8 +218,10 @@ class Validator:
 
         if not self._collectors or not self.settings.due(updates, total):
             return {}
+        # The generators' state is taken now and put back below, so that training draws the same with and without it.
         begin, state, rank = time.perf_counter(), random_state(), self._collectors[0][0].ranks.rank
         self.phases.generate(updates)
+        # Its pictures lie in a folder of their own, which goes with the validation: training counts on none of them.
         with self.retention.apart():
             batches = [collector.collect(updates, [asked]) for collector, asked in self._collectors]
         self.phases.learn()
@@ -232,6 +236,7 @@ class Validator:
             refuse_banned_mass(metrics.get("banned_mass"), self.max_banned_mass, where)
             named = {f"{VALIDATED}{name}": value for name, value in metrics.items()} | named
         named["time/validate_s"] = time.perf_counter() - begin
+        # The figures are of all ranks already, so the first one alone writes them.
         if rank == 0:
             with disk.checked(self.work / LOG, "append to"), (self.work / LOG).open("a") as file:
                 file.write(json.dumps({"step": updates, **named}) + "\n")
@@ -242,6 +247,7 @@ class Validator:
         """Writes this rank's trajectories, in place of those of an attempt that was interrupted."""
         name = f"{updates:06d}{f'-{rank}' if rank else ''}.jsonl"
         plain, small = (self.work / FOLDER / f"{name}{ending}" for ending in ("", ".zst"))
+        # Both endings, because the attempt before may have run at another scale's setting of compression.
         plain.unlink(missing_ok=True)
         small.unlink(missing_ok=True)
         path = small if self.compress else plain

@@ -245,6 +245,7 @@ class ArtifactStore:
         for known in self.ls():
             if (known.name, known.digest) == (source.name, source.digest):
                 return known
+        # The parents stay behind, so the copy says whose child it was instead of naming refs of another store.
         added = {"ref": source.ref, "parents": codec.encode(made.parents)}
         kept = ("config", "seed", "fingerprint", "stage", "identity", "overrides", "git_commit", "created")
         kept += ("version_of_vtcli",)
@@ -322,6 +323,7 @@ class ArtifactStore:
         return good, bad
 
     def _folder(self, ref: str, kind: Kind | None) -> Path:
+        # A reference is tried before a path, so a folder that happens to be called NAME:v1 cannot shadow an artifact.
         match = re.fullmatch(rf"({_NAME.pattern})(?::{_VERSION.pattern}|@latest)", ref)
         if match is None:
             if len(ref) <= LONGEST_REF and os.path.lexists(Path(ref) / MANIFEST):

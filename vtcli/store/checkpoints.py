@@ -65,6 +65,7 @@ class Checkpoints:
         """The whole checkpoint with the best value; None when none has a number."""
         found: list[tuple[float, Path]] = []
         for done in sorted(self.folder.glob("step-*/done.json")):
+            # A checkpoint before the first validation has no value, and a NaN compares as neither better nor worse.
             value = json.loads(done.read_text()).get("value")
             if value is not None and math.isfinite(value):
                 found.append((float(value), done.parent))
@@ -89,6 +90,7 @@ class Checkpoints:
         self.begin()
         with disk.checked(self.draft):
             write(self.draft)
+            # Before ``done.json`` is written: after a power cut it could otherwise vouch for files that are not there.
             for path in files(self.draft):
                 disk.fsync_file(path)
         self.finish(steps, value, self.sizes())
@@ -138,6 +140,7 @@ def checkpoint_interval(every: int | str, best: str | None, mode: Literal["max",
             f"checkpoint_best={best} with checkpoint_best_mode=max keeps the worst: the least of it is best. Set "
             "checkpoint_best_mode=min"
         )
+    # After the mode, which is wrong whatever the interval is.
     interval = Interval.read(every)
     if interval.steps is None and best is not None:
         raise ConfigError(
@@ -166,6 +169,7 @@ def require(metrics: Mapping[str, float], name: str | None) -> bool:
     Raises:
         ConfigError: there is no such metric.
     """
+    # Asked of real steps, because which metrics there are depends on recipe, signals and benchmarks.
     known = name is None or name in metrics
     validated = any(key.startswith(VALIDATED) for key in metrics)
     if not known and metrics.get("updated") and (validated or not str(name).startswith(VALIDATED)):

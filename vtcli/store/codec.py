@@ -131,6 +131,7 @@ def _tuple_reader(item: Any) -> Reader:
 def _union_reader(choices: tuple[Any, ...]) -> Reader:
     """The reader of optional values and of unions of dataclasses, which are distinguished by their fields."""
     optional, kinds = type(None) in choices, [kind for kind in choices if kind is not type(None)]
+    # A union has no tag in JSON: its dataclasses have different fields, which also keeps the files readable.
     by_fields = {frozenset(_hints(kind)): _reader(kind) for kind in kinds if is_dataclass(kind)}
     readers = [_reader(kind) for kind in kinds]
 
@@ -161,6 +162,7 @@ def _dataclass_reader(kind: type) -> Reader:
         given = cast("dict[str, Any]", value)
         if not made:
             made.update({name: _reader(hint) for name, hint in _hints(kind).items()})
+        # Unknown keys are refused, because a later version's record read without them would lose what it says.
         if not made.keys() >= given.keys():
             _refuse(f"no keys but {sorted(made)}", sorted(given.keys() - made.keys()))
         if not given.keys() >= required:

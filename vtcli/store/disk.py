@@ -119,6 +119,7 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
     Raises:
         LockHeld: the lock is still taken after ``wait_s`` seconds.
     """
+    # Monotonic: a clock that is set back would make the wait endless.
     deadline = time.monotonic() + wait_s
     while (handle := _open_locked(path)) is None:
         if time.monotonic() >= deadline:
@@ -131,6 +132,7 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
     _held.add(handle)
     try:
         with checked(path, "write the lock"):
+            # Written after the lock is held, so the id in the file is the holder's and not that of one who waits.
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         yield

@@ -108,6 +108,7 @@ def decode(data: bytes, where: str) -> Pixels:
     image = _open(data, where)
     try:
         image.load()
+        # Upright, as every viewer shows it: boxes of people refer to that.
         image = ImageOps.exif_transpose(image)
         return np.array(_to_rgb(image), dtype=np.uint8)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, ... on broken data
@@ -250,6 +251,7 @@ class ImageStore:
         height, width = _require_rgb(pixels).shape[:2]
         view_height, view_width = self._sizing(height, width)
         full = self._put(pixels)
+        # The view of an image that has the right size is the image: no second file, and no second resize.
         view = full
         if (view_height, view_width) != (height, width):
             view = self._put(resize(pixels, view_height, view_width))
@@ -332,6 +334,7 @@ class ImageStore:
         path = self.path(sha)
         with disk.checked(path, "read the image"):
             data = path.read_bytes()
+        # On every read from the disk, because images of a run are not synced one by one and a kill may tear them.
         if hashlib.sha256(data).hexdigest() != sha:
             raise InputError(f"The image {path} lacks the sha256 it is named by: it is damaged. Remove it.")
         pixels = decode(data, str(path))
@@ -339,6 +342,7 @@ class ImageStore:
         return pixels
 
     def _remember(self, sha: str, pixels: Pixels) -> None:
+        # The cache hands out one array to many rollouts, and a tool that draws on it would draw into all of them.
         pixels.flags.writeable = False
         with self._guard:
             if sha not in self._cache:

@@ -76,6 +76,7 @@ def _base(store: ArtifactStore, name: str) -> Path:
 
 
 def _is_adapter(folder: Path) -> bool:
+    # A folder with weights of its own is a model, whatever adapter lies beside them.
     return (folder / CONFIG).is_file() and not any(folder.glob("model*.safetensors"))
 
 
@@ -83,6 +84,7 @@ def _located(store: ArtifactStore, model: str, verify: bool) -> ModelSource:
     folder = Path(model)
     if not (folder / MANIFEST).is_file() and ((folder / "config.json").is_file() or (folder / CONFIG).is_file()):
         return ModelSource(folder, model)
+    # An artifact's reference may go on into it, because a run keeps a model for each phase.
     match = re.fullmatch(r"([^/]+(?::v\d+|@latest))(?:/(.+))?", model)
     if match or Path(model).exists() or ":" in model or "@" in model:
         reference, inside = match.groups() if match else (model, None)
@@ -101,6 +103,7 @@ def add_shipped(store: ArtifactStore, reference: str) -> None:
     """Copies the artifact of the package that ``reference`` names into a store that has no artifact of that name."""
     name = re.split("[:@]", reference)[0]
     for shipped in () if store.has(name) else ArtifactStore(SHIPPED).newest(name):
+        # Another version of that name is not the shipped one, and asking for it shall fail as usual.
         if reference not in (f"{name}@latest", shipped.ref):
             continue
         with disk.locked(store.root / ".shipped.lock", SHIPPED_WAIT_S, "the copy of a shipped model"):

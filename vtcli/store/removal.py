@@ -31,6 +31,7 @@ def dependants(store: ArtifactStore, chosen: Sequence[Artifact]) -> list[Artifac
     """Artifacts that were made from ``chosen``, or from what was made from them; by name and version."""
     found = {artifact.ref: artifact for artifact in chosen}
     everything = store.ls()
+    # By rounds, because manifests name parents and not children.
     grown = True
     while grown:
         known = {(artifact.ref, artifact.digest) for artifact in found.values()}
@@ -141,6 +142,7 @@ def clear(found: Sequence[Leftover]) -> None:
     """Removes leftovers, except those taken or removed by another process meanwhile."""
     for leftover in found:
         path = leftover.path
+        # No lock: whoever misses a rollout or a merged adapter makes it again.
         if leftover.kind == "cache":
             shutil.rmtree(path, ignore_errors=True)
             continue

@@ -43,6 +43,7 @@ def part(count: int, shard: str | None, key: str = "synth.shard") -> range:
     range(33, 66)
     """
     number, total = numbers(shard, key)
+    # Cut by multiplication, so that parts are equal to one item and all of them make exactly ``count``.
     return range(count * number // total, count * (number + 1) // total)
 
 
@@ -90,7 +91,9 @@ def made_alike(artifact: Artifact, kind: str, made_from: Mapping[str, Any], seed
 
 def _whole(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration without what differs between shards and their merge, as JSON reads it."""
+    # Workers change no row; shard and merge are what the compared runs differ by.
     synth = {k: v for k, v in (config.get("synth") or {}).items() if k not in ("shard", "merge", "workers")}
+    # Through JSON, because a manifest has lists where the configuration has tuples.
     return json.loads(json.dumps({**config, "synth": synth}))
 
 
