@@ -96,17 +96,20 @@ class RowBars:
 
     def begin(self, title: str, total: int | None, done: int = 0) -> None:
         """Starts a set of rows, of which an earlier attempt finished ``done``. ``total`` None: it is not known."""
+        # A bar of nothing would stand at 0 % until the end.
         if total != 0:
             self._done[title], self._total[title], self._left[title] = done, total, TimeLeft(done)
             self._tasks[title] = self._bar.add_task(title, total=total, completed=done)
 
     def advance(self, title: str, rows: int = 1) -> None:
         """Counts ``rows`` more of a set that has begun."""
+        # A set without rows has no bar, and callers need not know that.
         if title not in self._done:
             return
         self._done[title] += rows
         done, total = self._done[title], self._total[title]
         self._bar.update(self._tasks[title], completed=done)
+        # A bar in a log file would be thousands of lines, so without a terminal a line stands in for it.
         if self._bar.disable and self._pace.due(finished=done == total):
             left = self._left[title].text(done, total)
             print_line(f"{title} {done}{f'/{total}' if total else ''}{left}")

@@ -106,6 +106,7 @@ def gc(
     from vtcli.store.removal import DAY_S, caches, clear, leftovers
 
     store = store_in(home)
+    # Also the work that stays: the last lines say what --work and --unused would free.
     everything = leftovers(store, work=True)
     unfinished = [leftover for leftover in everything if leftover.kind == "work" and not work]
     found = [leftover for leftover in everything if leftover not in unfinished]
@@ -152,6 +153,7 @@ def verify(
 ) -> None:
     """Read every file of the artifacts and of their ancestors again and compare them with the manifests."""
     store = store_in(home)
+    # An artifact whose manifest cannot be read has no reference, so only a look at all of them finds it.
     problems = store.damaged() if not refs else []
     if not refs:
         refs = [a.ref for a in store.ls()]
@@ -190,6 +192,7 @@ def view(
 
     store = store_in(home)
     artifact = store.resolve(ref)
+    # Before the page is written, because a file that is missing or damaged should leave no half page.
     cards = [preview.of_stored(row) for row in preview.first_rows(artifact, rows, file)]
     if printed:
         print_line("\n\n".join(preview.text(card) for card in cards), sys.stdout)

@@ -33,6 +33,7 @@ def _values(own: Path | None, only: str = "") -> Mapping[str, Any]:
     from vtcli.config import compose
 
     names = compose.options("benchmark", compose.own_folder(own))
+    # One file composes faster than all of them.
     names = [only] if only in names else names
     job = compose.load("eval", [*_flags(own), f"benchmark=[{','.join(names)}]", "eval.model=none"])
     return job.values["benchmark"]
@@ -266,6 +267,7 @@ def score(
             f"{trajectories} has no answers to {', '.join(missing)}; its tasks are "
             f"{', '.join(sorted(tasks)) or 'none'}. Ask them first: vtcli eval benchmark=[NAME]."
         )
+    # Only for the table's header: no figure depends on it.
     setting = _setting(source, trajectories)
     measured = {one: r for one in asked if (r := results.result(one, known[one], found, setting, seed=0))}
     table = published.table(measured, known)

@@ -112,7 +112,9 @@ def _validate_one(choices: tuple[str, str, str], folder: Path | None) -> tuple[i
     for stage in STAGES:
         section = SECTION_OF.get(stage, stage)
         own = composed.values.get(section) or {}
+        # A recipe leaves its inputs to the user, so something stands in for them while the rest is checked.
         inputs = {k: "given-by-the-user:v1" for k in compose.INPUTS if own.get(k) == compose.MISSING}
+        # ``judge`` scores by the rewards of rl, so a recipe without phases has nothing for it.
         rewards = composed.values["rl"]["phases"] if stage == "judge" else None
         if compose.MISSING in compose.flat({**own, **inputs, "": rewards}).values():
             continue  # the recipe has nothing to say about this stage, which says so when it is started

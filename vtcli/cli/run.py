@@ -56,6 +56,7 @@ def run(
             print_line(f"{each:<24}{book.load(each, own).title}", sys.stdout)
         say_next("run", "quickstart", "--dry")
         return
+    # People also type claim-codev, as the targets of make are called; files have underscores.
     name = name if name in book.names(own) else name.replace("-", "_")
     loaded, words = book.load(name, own), [*ctx.args, *split("--more", more)]
     again = ["run", name, *words, *(["--config-dir", config_dir] if config_dir else [])]
@@ -102,6 +103,7 @@ def _check(chosen: Runbook, found: Expansion, dry: bool, cluster: str | None, ho
     """Raises ``ConfigError`` for a wrong command or measure, and prints the bill of a dry run."""
     from vtcli.runbook import bill, checking
 
+    # Every command before the first one runs, because the last may come a day later.
     checking.require_right(found.steps)
     checking.require_judges(found.steps)
     checking.require_measured(chosen, found)

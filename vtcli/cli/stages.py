@@ -168,12 +168,14 @@ def run_stage(stage: str, argv: list[str]) -> None:
     from vtcli.runs import slurm
 
     slurm.adopt_ranks()
+    # First of all, because the scale decides which data, model and engine the rest of the command means.
     argv, why = room.with_scale(stage, argv)
     plan = compose.plan(stage, argv)
     for note in filter(None, (why, plan.note)):
         if _first_rank():
             say(note)
     if not plan.only_prints:
+        # Not for --cfg and --info, which only print: they may show a configuration that could not run.
         missing.require_recipe(plan)
         missing.require_effect(plan, argv)
         argv = [*argv, *_inputs(plan, argv)]
@@ -192,6 +194,7 @@ def _launched(stage: str, values: dict[str, Any], argv: list[str]) -> bool:
     from vtcli.runs import launch
 
     section = convert(values["launch"], launch.Launch, "launch")
+    # A rank that started ranks would start them without end.
     if launch.launched():
         return False
     if section.how == "slurm" and "SLURM_JOB_ID" not in os.environ:
@@ -206,6 +209,7 @@ def _launched(stage: str, values: dict[str, Any], argv: list[str]) -> bool:
     if failure is None:
         return True
     if failure.code == USER_ERROR:
+        # The rank has printed nothing, and this process prints the error as if it were its own.
         raise VtcliError(failure.message)
     say(failure.message)
     raise SystemExit(failure.code)
@@ -232,6 +236,7 @@ def _inputs(plan: CommandPlan, argv: list[str]) -> list[str]:
     inputs = missing.resolve(request)
     missing.require_wanted(request, inputs)
     whole = [*argv, *filled(inputs.found, {})]
+    # The command itself before those that make its inputs: a mistake in it must not show after hours of training.
     _check(compose.plan(plan.stage, whole), whole)
     for each in inputs.steps:
         if not each.shipped:

@@ -57,6 +57,7 @@ def _mean(values: Sequence[float]) -> Cell:
 
 def per_question(scores: Sequence[Score]) -> dict[str, float]:
     """The mean total of each question's trajectories that have one."""
+    # By question, because rollouts of one question are not independent and would make intervals too narrow.
     values: dict[str, list[float]] = defaultdict(list)
     for score in scores:
         if score.total is not None:

@@ -114,9 +114,11 @@ def outcomes(book: Runbook, found: Expansion, home: Path, made: Mapping[str, str
     store = ArtifactStore(home)
     rows = dict[tuple[tuple[AxisValue, ...], str], dict[int, list[Row]]]()
     continued = dict[tuple[tuple[AxisValue, ...], str], dict[int, list[Continuation]]]()
+    # A runbook may be half done: missing reports leave gaps, and the table shows what there is.
     for name, place in found.places.items():
         if not store.has(name):
             continue
+        # Without a hash of its files, because tables read a few of them and a report has thousands of images.
         report = store.resolve((made or {}).get(name, f"{name}@latest"), "report", verify=False)
         probe = report.path / "probe.jsonl"
         kept = list(records.read(probe, Continuation)) if probe.is_file() else []
@@ -162,6 +164,7 @@ def markdown(book: Runbook, found: Sequence[ArmOutcome], first: str) -> str:
     titles = [_title(measure) for measure in book.measures]
     head = [*names, "arm", "over", *titles, *(f"{first} − this, {title}" for title in titles)]
     table = [head, [*["---"] * (len(names) + 2), *["--:"] * (len(head) - len(names) - 2)]]
+    # By cell, because arms are compared under one condition and never across two.
     of_first = {one.place: one for one in found if one.arm == first}
     for one in found:
         main = of_first.get(one.place) if one.arm != first else None
@@ -170,6 +173,7 @@ def markdown(book: Runbook, found: Sequence[ArmOutcome], first: str) -> str:
         apart = [_plain(difference_over_seeds(main, one, m), "+") if main else "" for m in book.measures]
         count = f"{len(one.seeds)} seed{'s' if len(one.seeds) > 1 else ''} ({', '.join(map(str, one.seeds))})"
         table.append([*place, count, *means, *apart])
+        # Said in the cell, because a difference over fewer seeds than the column's means would mislead.
         partial = main is not None and set(one.seeds) != set(main.seeds)
         shared = [seed for seed in one.seeds if main and seed in main.seeds]
         rests = f" (seeds {', '.join(map(str, shared))})" if partial else ""
@@ -277,6 +281,7 @@ def _panel(
     """Draws means with their intervals, arms slightly apart, so that none hides another."""
     numbers = all(isinstance(value, int | float) for value in values)
     spots = [float(value) for value in values] if numbers else [float(n) for n in range(len(values))]
+    # Of the axis and not a constant, because conditions may be 0 to 1 or 1 to 1000.
     width = (max(spots) - min(spots) or 1.0) * 0.012
     trained = [str(arm) for arm in book.arms]
     arms = [*dict.fromkeys(one.arm for one in found if one.arm not in trained), *trained]

@@ -22,6 +22,7 @@ def say_next_of(artifact: Artifact, flags: Sequence[str] = ()) -> None:
 def command(artifact: Artifact, flags: Sequence[str] = ()) -> list[str]:
     """Returns the words after ``vtcli`` of the command that reads an artifact."""
     made, home = artifact.manifest, artifact.path.parents[1]
+    # A command that is typed in the same shell finds the usual home, so only another one is spelt out.
     elsewhere = home.resolve() != Path(os.environ.get("VTCLI_HOME") or "artifacts").resolve()
     option, key = (["--home", str(home)], [f"home={home}"]) if elsewhere else ([], [])
     recipe, _, variant = artifact.recipe.partition("/")
@@ -41,6 +42,7 @@ def command(artifact: Artifact, flags: Sequence[str] = ()) -> list[str]:
             return stage("sft", recipe, f"data={artifact.ref}")
         case "dataset" if recipe and not recipe.startswith(LESSONS):
             return stage("rl", recipe, f"data={artifact.ref}")
+        # A tiny base model is taught by a recipe of its own, and the next step is the recipe that starts from it.
         case "model" if recipe and made.stage == "sft":
             taught = recipe.removeprefix(LESSONS)
             return stage("rl", "toolsrl" if taught == "base" else taught, f"model={artifact.ref}")

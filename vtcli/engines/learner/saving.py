@@ -43,6 +43,7 @@ def storing(folder: Path) -> Generator[None]:
     except Exception as error:
         if isinstance(error, OSError) or not any(word in str(error) for word in _WRITERS):
             raise
+        # Their writers lose the system's errno, so the room that is left has to tell a full disk from a failing one.
         code = errno.ENOSPC if shutil.disk_usage(folder).free < _LITTLE else errno.EIO
         raise disk.io_error(OSError(code, os.strerror(code)), folder, "write") from error
 
@@ -58,6 +59,7 @@ def export(model: Any, source: Path, folder: Path, weights: Mapping[str, Tensor]
         folder.mkdir(parents=True, exist_ok=True)
         model.save_pretrained(folder, state_dict=weights)
         for path in sorted(source.iterdir()):
+            # The source's weights and its index stay behind: the new weights may be cut into other files.
             wanted = path.suffix in {".json", ".jinja", ".txt", ".model"} and "safetensors" not in path.name
             if wanted and path.name != "manifest.json" and not (folder / path.name).exists():
                 (folder / path.name).write_bytes(path.read_bytes())
@@ -75,6 +77,7 @@ def export_complete(learner: Exportable, source: Path, folder: Path) -> None:
     """The model as a Hugging Face folder, complete or absent. All ranks call this together."""
     draft = folder.with_name(folder.name + ".draft")
     if learner.rank == 0:
+        # Of an export that was killed; its half would otherwise mix with this one's files.
         shutil.rmtree(draft, ignore_errors=True)
     learner.export(source, draft)
     if learner.rank == 0:
@@ -159,6 +162,7 @@ class Saver:
         checkpoint that is still being written puts the next one off."""
         if self.every.steps is not None:
             return steps % self.every.steps == 0
+        # Decided by one rank, because clocks differ and all ranks have to take the same checkpoint.
         late = self._clock() - self._last >= (self.every.seconds or 0.0)
         return bool(gather(late and not self._writing, "the time of a checkpoint")[0])
 
@@ -174,6 +178,7 @@ class Saver:
         """
         self.finish()  # host memory has room for one copy of the states
         rank, points = self._learner.rank, self.checkpoints
+        # Before the copy is written: the logs grow meanwhile, and a resume cuts them back to here.
         sizes = _largest(gather(points.sizes(), "the logs of all ranks"))
         if rank == 0:
             points.begin()

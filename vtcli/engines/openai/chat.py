@@ -49,10 +49,12 @@ def pack(text: str, most: int | None = None) -> tuple[int, ...]:
     >>> unpack(pack("déjà vu")), len(pack("déjà vu"))
     ('déjà vu', 3)
     """
+    # Half a surrogate pair, which JSON may bring, has no UTF-8: it becomes a question mark.
     data = text.encode("utf-8", "replace")
     size = BYTES
     if most is not None and len(data) > BYTES * most:
         size = min(MOST_BYTES, math.ceil(len(data) / max(most, 1)))
+    # The leading 1 keeps zero bytes, and puts every id above the markers.
     return tuple(int.from_bytes(b"\x01" + data[i : i + size]) for i in range(0, len(data), size))
 
 
@@ -75,6 +77,7 @@ class TextChat:
     image_pad: int = PAD
 
     def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        # A question that does not say where its images stand is shown them first, as chat templates do.
         if PLACEHOLDER not in question:
             question = PLACEHOLDER * len(images) + question
         opening = (SYSTEM, *pack(system), END) if system else ()
@@ -145,6 +148,7 @@ def messages(token_ids: Sequence[int]) -> list[ChatMessage]:
         elif token_id not in (PAD, END):
             text.append(token_id)
     close()
+    # A request ends with the marker that opens the answer, and endpoints take no empty message.
     if found and found[-1].role == "assistant" and not found[-1].parts:
         found.pop()
     return found
@@ -165,6 +169,7 @@ def native(found: Sequence[ChatMessage], content: Content) -> list[dict[str, Jso
         if message.role == "assistant":
             text = "".join(str(part) for part in message.parts)
             calls = parse_calls(text)
+            # All or none: a server checks every call's arguments, and one that is wrong refuses the whole request.
             if calls and all(call.problem is None for call in calls):
                 waiting = [f"call_{len(out)}_{place}" for place in range(len(calls))]
                 said = text.partition(CALL)[0].strip() or None
@@ -173,6 +178,7 @@ def native(found: Sequence[ChatMessage], content: Content) -> list[dict[str, Jso
         elif waiting and message.role == "user":
             text = "".join(part for part in message.parts if isinstance(part, str)).strip()
             text = text.removeprefix(RESPONSE).removesuffix(RESPONSE_END).strip()
+            # Every call gets the whole answer, because the observation of a turn is one text for all of its calls.
             out += [{"role": "tool", "tool_call_id": name, "content": text or "done"} for name in waiting]
             if images := [part for part in message.parts if isinstance(part, int)]:
                 out.append({"role": "user", "content": content(images)})

@@ -76,6 +76,8 @@ def body(request: Request, family: Family, known: Mapping[str, str | None], look
     """
     asked = sampling(request, family.chat, look)
     if request.stop:
+        # The text of the end is included, because its tokens are part of what was sampled. Stop strings need the
+        # server's decoder.
         asked |= {"stop": list(request.stop), "include_stop_str_in_output": True, "detokenize": True}
         asked |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
     out: dict[str, Any] = {"token_ids": family.vllm.prompt(request.token_ids, request.images), "sampling_params": asked}
@@ -94,6 +96,7 @@ def same_tensors(weights: Mapping[str, Any], names: Mapping[str, tuple[int, ...]
     Raises:
         InputError: names or shapes differ.
     """
+    # All names and shapes before the first tensor: a half update would leave a model that nobody trained.
     odd = sorted(names.keys() ^ weights.keys())
     if odd:
         raise InputError(f"weight update with {len(weights)} tensors for {len(names)}; first differences: {odd[:5]}")
@@ -116,6 +119,7 @@ def read(reply: Any, request: Request, chat: Chat, version: str, vocabulary: int
         Odd: it holds no completion of this request by the weights ``version``.
     """
     try:
+        # Exactly one: a second completion would have been sampled and paid for, and then ignored.
         (choice,) = reply["choices"]
         ids = [int(token) for token in choice["token_ids"]]
         said = [(int(one["token_id"]), float(one["logprob"])) for one in choice["logprobs"]["content"]]
@@ -124,10 +128,12 @@ def read(reply: Any, request: Request, chat: Chat, version: str, vocabulary: int
         prompt = reply.get("prompt_token_ids")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Odd(f"a reply without a completion ({type(error).__name__}: {error}): {str(reply)[:200]}") from error
+    # With images the server expands placeholders itself, and one that counts otherwise shifts every position.
     if request.images and tuple(prompt or ()) != request.token_ids:
         raise Unread(misread(prompt or (), request))
     if not ids or finish == "error":
         raise Odd(f"a completion of {len(ids)} tokens that ended by {choice['finish_reason']!r}")
+    # One span over all tokens: a completion across an update has no log-probability under either version.
     if spans != [(version, 0, len(ids))]:
         found = ", ".join(f"{name} for tokens {start} to {end}" for name, start, end in spans) or "none"
         raise Stale(f"a completion by the weights {found}, not {version}")

@@ -46,6 +46,7 @@ def of_folder(label: str, folder: Path, limit: int, spool: Path | None) -> Weigh
                 for name in opened.keys():  # noqa: SIM118  # no dict
                     yield name, opened.get_tensor(name)
 
+    # The number of tensors travels with every bucket, so that a server notices one that is missing.
     total = 0
     for file in files:
         with safe_open(str(file), "pt") as opened:
@@ -109,6 +110,7 @@ class Push:
         label, total = self.source.label, self.source.total
         left = await self._each(self.servers, lambda server: server.begin(label, self._left()))
         buckets = self.source.buckets()
+        # In a thread, because filling a bucket copies up to its size from the GPU or the disk.
         while left and (bucket := await asyncio.to_thread(next, buckets, None)) is not None:
             try:
                 self.at = bucket.what
@@ -122,6 +124,7 @@ class Push:
         """Servers that did it."""
         asked = list(servers)
         found = await asyncio.gather(*(do(server) for server in asked), return_exceptions=True)
+        # A server that is gone drops out and is repaired later. One that refuses would refuse again, so it ends all.
         left: list[Remote] = []
         for server, problem in zip(asked, found, strict=True):
             if problem is None:

@@ -51,7 +51,9 @@ class Fleet:
         self.servers: list[Remote] = []
         self.label = ""
         self.home: Path | None = None  # of the logs of servers of ours
+        # Servers of ours get a key of their own, because any user of the machine can reach their ports.
         self._key = os.environ.get(KEY, "") if options.urls else secrets.token_hex(16)
+        # In the names of weights, so that a server which another run has updated in the meantime is recognised.
         self._run = secrets.token_hex(4)
         self._updates = 0
         self._source: WeightSource | None = None  # of the weights that servers should have; None if they are not kept
@@ -186,6 +188,7 @@ class Fleet:
             up = [server for server in self.servers if server.up]
             if up := [server for server in up if server not in tried] or up:
                 home = self._homes.get(rollout)
+                # A rollout stays on its server, whose prefix cache has its earlier turns.
                 if home is None or home not in up:
                     turn, count = self.circle.rank, len(self.servers)  # ranks do not all begin with the first
                     home = min(up, key=lambda s: (s.open, s.rollouts, (s.number - turn) % count))
@@ -210,6 +213,7 @@ class Fleet:
             return
         server.up, server.why, server.troubled = False, why, True
         server.failed.set()
+        # A new event, because requests that the server gets after its recovery wait on it again.
         server.failed = asyncio.Event()
         server.known.clear()
         if not self._busy:
@@ -253,6 +257,7 @@ class Fleet:
             await self.circle.share(self._idle(waited))
             await self.circle.share(self._update(weights, (label, version), limit_s) if self.leads else None)
             self.label = label
+            # The caches were emptied, so no rollout gains by staying.
             self._homes.clear()
             for server in self.servers:
                 server.rollouts = 0

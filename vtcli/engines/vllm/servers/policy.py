@@ -58,10 +58,12 @@ class ServerPolicy:
         self.clock: Clock | None = None  # it computes in other processes
         self.family, self.view, self.options = family, view, engine
         self._names = tensors(family)
+        # By the shape of the embedding, because a tokenizer may know fewer ids than the model can draw.
         self._vocabulary = next(shape[0] for name, shape in self._names.items() if name.endswith("embed_tokens.weight"))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
         self._thread.start()
+        # Servers of ours are processes that hold a GPU: an error that ends Python must end them as well.
         atexit.register(self.close)
         wanted = {
             "dtype": place.dtype,
@@ -185,6 +187,7 @@ class ServerPolicy:
                 troubles.append(f"{server.url}: {error}")
             except (RefusalError, Odd) as error:
                 troubles.append(f"{server.url}: {error}")
+                # A server may live while its engine is dead; it then answers every request with such a status.
                 if isinstance(error, RefusalError) and error.status >= 500:
                     await self._fleet.check(server)
         raise LostError(f"no completion after {len(troubles)} attempts: " + "; ".join(troubles))
