@@ -41,7 +41,7 @@ class BenchmarkQuestions:
         if self.benchmarks and not self.folder:
             raise ConfigError(
                 f"{key} needs a value: the folder with local copies of the benchmarks' files, also as the environment "
-                "variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME lists the files."
+                "variable VTCLI_BENCHMARKS. `vtcli benchmarks get NAME` fetches them."
             )
 
     def require_instead_of(self, data: str | None) -> None:
