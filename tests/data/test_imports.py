@@ -480,7 +480,7 @@ def test_mistakes_in_how_rows_are_read_are_named(tmp_path: Path) -> None:
         "Write {_target_: mine.row} for a function of your own": lambda: row_function("mine.row"),
         "columns: unknown key 'qestion'. Did you mean 'question'": lambda: read_columns('{"qestion": "q"}'),
         "reading: unknown key 'takes'. Did you mean 'take'": lambda: read_reading('{"takes": {}}'),
-        "no regular expression": lambda: read_reading('{"strip": ["("]}'),
+        "not a regular expression": lambda: read_reading('{"strip": ["("]}'),
         "reading.box_space is resized: give columns.box_size": lambda: survey(
             "train", path=path, reading={"box_space": "resized"}
         ),

@@ -136,9 +136,9 @@ def test_a_rubric_that_cannot_be_used_is_one_clear_error(tmp_path) -> None:
         rubrics.load(str(path)).messages({"question": "q"}, [])
     other = tmp_path / "other.yaml"
     other.write_text("about: answer\nscale: [1]\nsystem: s\nuser: u\ncheck: []\n")
-    with pytest.raises(ConfigError, match="is no rubric: scale must list two scores or more"):
+    with pytest.raises(ConfigError, match="is not a rubric: scale must list two scores or more"):
         rubrics.load(str(other))
     third = tmp_path / "third.yaml"
     third.write_text("about: answer\nscale: [1, 0\n")
-    with pytest.raises(ConfigError, match="is no rubric"):
+    with pytest.raises(ConfigError, match="is not a rubric"):
         rubrics.load(str(third))

@@ -66,7 +66,7 @@ class Check:
     def __post_init__(self) -> None:
         for name, text in self.texts.items():
             if not isinstance(text, str):  # YAML reads `truth: 4` as a number
-                raise ValueError(f"check.texts.{name}={text!r} is no text; put it between quotes")
+                raise ValueError(f"check.texts.{name}={text!r} is not text; put it between quotes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def load(name: str) -> Rubric:
     try:
         return codec.decode(Rubric, yaml.safe_load(path.read_text()))
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"the file {path} is no rubric: {error}") from error
+        raise ConfigError(f"the file {path} is not a rubric: {error}") from error
 
 
 def prompts_folder() -> Path:

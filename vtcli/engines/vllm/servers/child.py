@@ -108,8 +108,8 @@ def gpus_of(number: int, options: Engine, circle: Circle) -> list[str]:
             raise
         raise ConfigError(
             f"engine.servers={options.servers}: each of the {circle.local_world} ranks of this node sees only "
-            f"{circle.gpus} GPU(s), so none is left for a server. Let every rank see the node's GPUs: srun "
-            "--gpus-per-node in place of --gpus-per-task"
+            f"{circle.gpus} GPU(s), as by srun --gpus-per-task, so none is left for a server. Let every rank see all: "
+            "--gpus-per-node"
         ) from error
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = shown.split(",") if shown else [str(n) for n in range(circle.gpus)]
