@@ -75,5 +75,6 @@ def _numbers(config: object, fields: tuple[str, ...]) -> list[tuple[str, float]]
     found: list[tuple[str, float]] = []
     for name in fields:
         value: Any = getattr(config, name)
+        # None means that a limit is off, and a list is bounded value by value.
         found += [(name, one) for one in (value if isinstance(value, tuple | list) else [value]) if one is not None]
     return found

@@ -147,6 +147,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             "--multirun runs every choice, and --cfg and --info print one configuration. Leave one of the two out; "
             f"`vtcli config show {stage}` prints every choice of a sweep."
         )
+    # What argparse took for no override is a flag for Hydra, in the order in which it was typed.
     given = set(cast(list[str], args.overrides))
     flags = [a for a in argv if a not in given]
     rewritten = [f"stage={stage}"]
@@ -174,6 +175,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             rewritten.append(f"serve.{override}")
         else:
             rewritten.append(override)
+    # Before what was typed, so that a typed key still wins over what ``agent.KEY`` sets for this stage.
     if stage in ASKING:
         rewritten = [rewritten[0], *_in_this_stage(stage, rewritten[1:]), *rewritten[1:]]
     if stage == "serve":
@@ -185,12 +187,14 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     if variant is not None:
         rewritten.append(f"+variant={recipes.choose_variant(folders, recipe, variant)}")
     if recipe is not None:
+        # A choice on the command line wins over the recipe's.
         given = {override.partition("=")[0] for override in rewritten}
         kept = recipes.kept_choices(folders, recipe, variant, chosen)
         rewritten += [f"{group}={choice}" for group, choice in kept.items() if group not in given]
         if "," not in f"{recipe}{variant}{chosen}" and "model" not in given:
             lost = recipes.lost_choices(folders, recipe, variant, chosen)
             note = "\n".join([*([note] if note else []), *lost]) or None
+    # Last, because Hydra merges in this order and sizes replace the recipe's.
     rewritten.append(f"+{LAST_GROUP}={chosen}")
     prints = bool(args.cfg or args.info or args.hydra_help)
     found = CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command, chosen)

@@ -105,6 +105,7 @@ def memory_gib(root: Path = Path("/")) -> float:
 
     ``root`` has ``proc`` and ``sys``. A Slurm job or a container has a separate group.
     """
+    # From the system and not from a library, because this runs before every command.
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     groups = root / "sys" / "fs" / "cgroup"
     try:
@@ -133,6 +134,7 @@ def memory_gib(root: Path = Path("/")) -> float:
 def possible_scales() -> list[str]:
     """Returns the scales for which this machine has enough GPUs, the largest first."""
     found = len(gpus())
+    # Eight GPUs are a node of the papers; below that, adapters (small) are what may still fit.
     return ["tiny"] if not found else ["node", "gpu", "small"] if found >= 8 else ["gpu", "small"]
 
 
@@ -167,6 +169,7 @@ def require(
     missing = lacking(needs, unused)
     if not missing:
         return
+    # The last is the largest, because ``scales`` is in ascending order.
     runs = [name for name, other in scales.items() if not lacking(other, unused)]
     what = f" with model {model}" if model else ""
     hint = f"What would run here: scale={runs[-1]}." if runs else "No scale runs here: see `vtcli doctor`."

@@ -46,11 +46,13 @@ def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path
     set_by: dict[str, str] = {}
     for default in defaults:
         found = [p for f in folders if (p := f / f"{default.config_path}.yaml").is_file()]
+        # Hydra's own settings are no values of ours.
         if not found or (default.package or "").startswith("hydra"):
             continue
         shown = f"conf/{default.config_path}.yaml" if found[0].is_relative_to(own) else str(found[0])
         root = yaml.compose(found[0].read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         for key, line, replaces in _lines(root, default.package or ""):
+            # A list is replaced as a whole, so the lines of the former items no longer hold.
             if replaces:
                 drop_below(set_by, key)
             set_by[key] = f"{shown}:{line}"

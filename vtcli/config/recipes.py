@@ -56,6 +56,7 @@ def choose_variant(folders: Sequence[Path], recipe: str | None, variant: str) ->
                 f"variant={variant}: the recipe {without[0]} has no variant {each!r}, only "
                 f"{', '.join(map(repr, variants(folders, without[0])))}. Recipes with it: {', '.join(having)}."
             )
+        # ``paper`` is one file for all recipes; every other variant has a file for each recipe.
         chosen.append({PAPER if each == PAPER else f"{name}_{each}" for name in recipes})
     # Hydra would combine every recipe with every file, also with those of other recipes.
     if any(len(files) > 1 for files in chosen):
@@ -118,9 +119,11 @@ def _kept(folders: Sequence[Path], scales: Mapping[str, str], chosen: Mapping[st
     found = {group: chosen[group] for group in scales.keys() & chosen.keys()}
     if (data := found.get("data")) is not None:
         stem, _, size = data.rpartition("_")
+        # The data of a paper have names by size, so a scale means the same questions in another number.
         sibling = f"{stem}_{scales['data'].rpartition('_')[2]}"
         found["data"] = sibling if size in SIZES and sibling in names(folders, "data") else data
     if (model := found.get("model")) is not None:
+        # A family from scratch is part of the method (Qwen3-VL or LLaVA), a size of it is not.
         built = [_value(folders, "model", each, "architecture") is not None for each in (model, scales["model"])]
         if not all(built):  # then the scale's model is of another size
             del found["model"]
@@ -134,6 +137,7 @@ SIZES = ("tiny", "gpu", "node", "paper")
 def _chosen(folders: Sequence[Path], recipe: str, variant: str | None) -> dict[str, str]:
     """Returns a recipe's choices of groups: those of its bases, its own, and those of its variant, which win."""
     chosen: dict[str, str] = {}
+    # From the most basic to the recipe itself, so that the nearer choice wins.
     for name in reversed(built_upon(folders, recipe)):
         chosen |= _overrides(folders, "recipe", name)
     if variant not in (None, "", PAPER):

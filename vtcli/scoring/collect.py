@@ -61,9 +61,11 @@ async def collect(
     claims = [Claims(images, sandbox.verify, m) for m in measurings]
     completers = [_completer(kind, each, how) for kind, each in zip(kinds, claims, strict=True)]
     for completer in completers:
+        # Set here and not in the completer, which knows signals and no images.
         completer.dropped = lambda trajectory: images.dropped(trajectory.images)
     try:
         for measuring in measurings:
+            # Not eagerly: where all signals are stored, no judge is asked, and none has to run.
             await measuring.start(eager=False)
         found = await _read(source, completers, how.concurrency)
     finally:
@@ -110,6 +112,7 @@ async def _read(
         for completer, kept in zip(completers, found, strict=True):
             lacking = [each for each in waiting if not completer.is_complete(*each[1:])]
             measured = iter(await asyncio.gather(*(one(completer, each) for each in lacking)))
+            # Complete ones keep their place, because rewards see groups in stored order.
             ids = {each[0].id for each in lacking}
             kept.extend(next(measured) if each[0].id in ids else each[1] for each in waiting)
         waiting.clear()
@@ -119,6 +122,7 @@ async def _read(
         for record in stored.read(source):
             facts.append(record[0])
             waiting.append(record)
+            # In chunks, because a report of 100,000 trajectories has more text than memory.
             if len(waiting) == CHUNK:
                 await measure()
         await measure()

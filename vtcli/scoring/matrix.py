@@ -48,6 +48,7 @@ def require_some(rows: Sequence[RecipeTotals]) -> None:
     """Raises ``ConfigError`` with every reason if no recipe scores any trajectory."""
     if any(row.scored for row in rows):
         return
+    # By reason, because nineteen recipes mostly fail for two or three.
     recipes: dict[str, list[str]] = {}
     for row in rows:
         recipes.setdefault(row.problem or "no verdict", []).append(row.recipe)
@@ -91,6 +92,7 @@ def compare(found: Sequence[Facts], rows: Sequence[RecipeTotals], shown: int, se
         questions = [each.sample for each in facts]
         totals = {row.recipe: [row.totals[i] for i in inside] for row in rows}
         for a, b in itertools.combinations([row.recipe for row in rows], 2):
+            # Two recipes that score different forms have no trajectory in common, and nothing to correlate.
             if common(totals[a], totals[b]):
                 correlation = correlate(totals[a], totals[b], questions, seed)
                 cases = [

@@ -90,6 +90,7 @@ def find(store: ArtifactStore, given: str) -> TrajectorySource:
         )
     files = (path,) if path.is_file() else trajectory_files(path, f"The folder {given}")
     with disk.checked(path, "read"):
+        # A file has no manifest, so its content stands for it in the identity of what is made of it.
         shas = [hash_file(file) for file in files]
     return TrajectorySource(given, files, home / "images", hashlib.sha256("".join(shas).encode()).hexdigest())
 
@@ -106,6 +107,7 @@ def _resolve(store: ArtifactStore, given: str) -> Artifact:
 
 def trajectory_files(folder: Path, what: str) -> tuple[Path, ...]:
     """Returns the files of an input: only ``scores.jsonl``, or the trajectories of every rank in order."""
+    # Alone, because scores lie beside no trajectories: they name the artifact that holds them.
     if (folder / SCORES).is_file():
         return (folder / SCORES,)
     pattern = re.compile(r"trajectories(?:-(\d+))?\.jsonl(\.zst)?")
