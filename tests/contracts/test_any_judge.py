@@ -161,7 +161,7 @@ UNREADABLE: Mapping[str, tuple[Reaction, str]] = {
     "HTML in the text": (Reaction("<html>busy</html>"), "HTML"),
     "another JSON": (Reaction(raw=b'{"error": {"message": "no"}}'), "no chat completion"),
     "no choices": (Reaction(raw=b'{"choices": []}'), "no chat completion"),
-    "a number for text": (Reaction(raw=b'{"choices": [{"message": {"content": 1}}]}'), "no text"),
+    "a number for text": (Reaction(raw=b'{"choices": [{"message": {"content": 1}}]}'), "not text"),
     "no UTF-8": (Reaction(raw=b"\xff\xfe\x00"), "no chat completion"),
     "a status nobody retries": (Reaction(raw=b"model not found", status=404), "status 404 (check judge.url"),
     "a redirection": (Reaction(raw=b"", status=302, headers={"Location": "http://127.0.0.1:1/"}), "status 302"),

@@ -95,7 +95,7 @@ def test_another_prompt_breaks_the_continuation() -> None:
 @each_case("turns", [1, 2, 4])
 def test_only_an_observation_with_images_of_the_same_sizes_is_a_cut(turns: int) -> None:
     wrong = tiny_model.store().add(make_pixels(9, 200, 56))
-    with pytest.raises(ValueError, match="no observation with images of these sizes"):
+    with pytest.raises(ValueError, match="is not an observation with images of these sizes"):
         Prefix(stored(), turns, (wrong,), "blank")
 
 

@@ -399,7 +399,7 @@ def test_a_killed_shard_goes_on_and_broken_rollouts_are_not_asked_again_by_the_m
     [
         ({"shard": "0/4"}, r"eval\.shard: expected a text such as 3/16"),
         ({"shard": "4"}, r"eval\.shard: expected a text such as 3/16"),
-        ({"shard": "1/4", "merge": 4}, r"eval\.shard=1/4 and eval\.merge=4: expected one of the two"),
+        ({"shard": "1/4", "merge": 4}, r"eval\.shard=1/4 and eval\.merge=4: expected at most one of the two"),
         ({"merge": 0}, r"eval\.merge=0: expected the number of shards"),
     ],
 )

@@ -126,7 +126,7 @@ def test_what_cannot_be_merged_is_one_error(tmp_path: Path) -> None:
         (changed(base_model_name_or_path=str(tmp_path / "none")), "names the base"),
         (changed(base_model_name_or_path=str(other)), "does not fit"),
         (changed(peft_type="PREFIX_TUNING"), "expected LORA"),
-        (lambda folder: (folder / CONFIG).write_text("{"), "no adapter of PEFT"),
+        (lambda folder: (folder / CONFIG).write_text("{"), "not an adapter of PEFT"),
         (renamed, "on one side only"),
         (pickled, "safetensors"),
     ]

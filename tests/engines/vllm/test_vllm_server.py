@@ -139,7 +139,7 @@ def logprobs(value: Any, ids: Any = None) -> Any:
 
 
 ODD = {
-    "HTML": (lambda *_: web.Response(text="<html>Bad gateway</html>", content_type="text/html"), "no JSON"),
+    "HTML": (lambda *_: web.Response(text="<html>Bad gateway</html>", content_type="text/html"), "not JSON"),
     "nothing": (lambda *_: web.Response(text=""), "without a completion"),
     "another object": (lambda *_: {"detail": "hello"}, "without a completion"),
     "a list": (lambda *_: [1, 2], "without a completion"),
