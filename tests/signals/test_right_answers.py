@@ -217,6 +217,17 @@ ALPHABETS = (
         "-$",
         "no cars ",
         "options ",
+        "not 5 but ",
+        ", not 5",
+        "1 cm to ",
+        "$1-$2 ",
+        "百分之",
+        "5点",
+        "10到",
+        "没有",
+        "A. red ",
+        "ABC",
+        "是的",
     ),
 )
 LONG = (
