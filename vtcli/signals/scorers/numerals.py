@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from fractions import Fraction
@@ -71,10 +72,17 @@ _NONE = re.compile(  # "No cars.", but not "No images were given."
     re.IGNORECASE,
 )
 _DENIED = re.compile(  # "not 5 but 6", "5 instead of 6", "more than 5", "< 5"; no tag before a number
-    r"(?:(?<!\w)[<>\u2260]|\b(?:not|instead of|rather than|(?:more|less|fewer|greater|higher|lower) than)\b"
+    r"(?:(?<![\w=-])[<>](?!\s?[\d.]{1,60}>)|\u2260"
+    r"|\b(?:not|instead of|rather than|(?:more|less|fewer|greater|higher|lower) than)\b"
     r"|不是|而非|不到|超过|超過|大于|大於|小于|小於|多于|多於|少于|少於)"
     rf"\s?(?:[-+]?(?:\d{{1,60}}(?:\.\d{{1,60}})?|\.\d{{1,60}})(?![\d/])|(?:{'|'.join(_SMALL)}|[{_ONES}\u5341])(?!\w))",
     re.IGNORECASE,
+)
+_SUM = re.compile(  # 3 + 2 = 5
+    r"(?<![\w.^/+*-])(\d{1,9}(?:\s?\+\s?\d{1,9}){1,20}|\d{1,9}(?:\s?[*x]\s?\d{1,9}){1,20})\s?=\s?(\d{1,18})(?![\w.^/+*-]\d)"
+)
+_EASTERN_TOTAL = re.compile(
+    rf"(?:共|总计|總計|合计|合計|所以|因此|全部で)[是有为為]{{0,2}}((?:[{_ONES}]?\u5341[{_ONES}]?|[{_ONES}]){_COUNTED})"
 )
 _ASIDE = re.compile(r"\([^()]{0,2000}\)")
 _CONCLUDES = re.compile(
@@ -101,9 +109,11 @@ def read(text: str) -> Fraction | None:
     """
     found = boxed(text)
     text = _MIXED.sub(_improper, _EXPONENT.sub("", plain(found if found is not None else text)))
-    text = _DENIED.sub(" ", text)
+    text = _SUM.sub(_sum, _DENIED.sub(" ", text))
     concluded = [text[match.end() : match.end() + 400] for match in _CONCLUDES.finditer(text)]
     stated = next((match[1] for part in reversed(concluded) if (match := _STATED.match(part))), None)
+    if stated is None and (totals := [*_EASTERN_TOTAL.finditer(text)]):
+        stated = None if _EASTERN.search(text, totals[-1].end()) else totals[-1][1]
     for part in (text, stated, _ASIDE.sub(" ", text)):
         if part is not None and len(numbers := _numbers(part)) == 1:
             return numbers.pop()
@@ -173,6 +183,13 @@ def _numbers(text: str) -> set[Fraction]:
     if korean := _SAID_IN_KOREAN.findall(text):
         return {Fraction(_KOREAN[word]) for word in korean}
     return {Fraction(0)} if _NONE.fullmatch(text.strip(" \n.!*")) else set()
+
+
+def _sum(match: re.Match[str]) -> str:
+    """The last member of an equation that holds; another equation as it is."""
+    members = [int(number) for number in re.findall(r"\d+", match[1])]
+    value = sum(members) if "+" in match[1] else math.prod(members)
+    return match[2] if value == int(match[2]) else match[0]
 
 
 def _quotient(text: str) -> Fraction | None:

@@ -34,7 +34,7 @@ _NUMBER = re.compile(
 _PART = r"\d{1,60}(?:\.\d{1,60})?"
 _SERIES = re.compile(
     rf"(?<!\d)(?P<first>[-+]?{_PART})(?:(?P<dash>\s?(?:-{{1,2}}|~|\bto\b|\bthrough\b)\s?)|(?P<colon>\s?:\s?)|(?P<slash>/)|(?P<dot>\.))"
-    rf"(?P<rest>{_PART}(?:\s?[-/:.]\s?{_PART}){{0,6}})"
+    rf"(?P<negative>(?<!-)-)?(?P<rest>{_PART}(?:\s?[-/:.]\s?{_PART}){{0,6}})"
 )
 _BETWEEN = re.compile(rf"(?:between|from)\s({_PART})\s?(?:and|to|-)\s?({_PART})", re.IGNORECASE)
 _HALF_DAY = re.compile(r"(?:\s?\b|(?<=\d))([ap])\.?\s?m\b\.?", re.IGNORECASE)
@@ -289,6 +289,8 @@ def _ranges(text: str) -> str:
         known = unit[0] in "%°" or unit.lower() in units.SCALES or units.named(unit) is not None
         return match[0].replace(f"{match[2]}{unit}", "", 1) if known and not variable else match[0]
 
+    text = re.sub(r"(?<=\d)\s?\u2014\s?(?=\d)", "-", text)
+    text = re.sub(rf"^(-{_PART})\s?--\s?(?={_PART}$)", r"\1 to -", text)
     return _MONEY_TWICE.sub(r"\2-\3\4 \1", _UNIT_TWICE.sub(ends, text))
 
 
@@ -385,6 +387,10 @@ def _parts(text: str) -> Parts | None:
     first = cast("list[Fraction]", numbers)
     if match["first"].startswith("-"):
         first = [-first[0], *first[1:]]
+    if match["negative"]:
+        if not match["dash"]:
+            return None
+        first = [first[0], -first[1], *first[2:]]
     half = "".join(halves if len(set(halves)) > 1 else halves[:1])
     if len(half) > 1 and (sign != "-" or len(half) != len(first)):
         return None
