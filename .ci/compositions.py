@@ -1,4 +1,4 @@
-"""Compositions of the configuration that rules ask for, kept in .ci/.compositions.json until ``conf/`` changes.
+"""Compositions of the configuration that rules ask for, kept in .ci/.compositions.json until a file or default changes.
 
 A composition of other files takes half a second, so commands of pages are composed in batches: those that choose
 different groups of files share one. Where a batch is refused, each of its commands is composed alone.
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from checkout import ROOT
 
-from vtcli.config import compose
+from vtcli.config import compose, defaults
 from vtcli.errors import ConfigError, InputError
 
 KEPT = ROOT / ".ci" / ".compositions.json"
@@ -36,6 +36,7 @@ class Compositions:
     def __init__(self) -> None:
         files = [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "vtcli" / "config").rglob("*.py")]
         parts = [f"{path.relative_to(ROOT)}\0{path.read_text()}" for path in sorted(files)]
+        parts.append(json.dumps(defaults.stated()))
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
         self.kept: dict[str, Any] = kept if kept.get("digest") == digest else {"digest": digest}

@@ -85,22 +85,22 @@ class Config:
     metrics: dict[str, Signal]  # further signals, which no reward reads
     rewards: dict[str, Reward]  # by form
     tool_term: ToolTerm  # of a trajectory in either form: the column "best tool state"
-    data: str | None = None  # dataset artifact; None: benchmarks
+    data: str | None = None  # dataset artifact; needed unless benchmark=[…] is given
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, in place of data
     benchmarks_in: str | None = None  # folder with local copies of their files
-    generation: dict[str, Generation] = field(
-        default_factory=dict[str, Generation]
-    )  # by benchmark; ``others``: the rest
+    # Sampling by benchmark, {vstar: {temperature: 0}}; ``others``: those without their own.
+    generation: dict[str, Generation] = field(default_factory=dict[str, Generation])
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
-    label: str | None = None  # the model's name in tables
+    label: str | None = None  # the model's name in tables; null: its artifact
     shard: str | None = None  # "3/16": the third of sixteen parts of the questions, as an artifact of its own
     merge: int | None = None  # the number of shards, which are put together
     split: str = "test"
     forms: tuple[str, ...] = ("answer", "tool")
     max_samples: int | None = None  # of each form, evenly spread over the split
     group_size: int = 1
-    tools: Literal["offered", "none"] = "offered"
+    tools: Literal["offered", "none"] = "offered"  # none: the no-tools probe, plain questions only
     frames: int | str | None = None  # 32 or 1fps of each video as images in its place; None: the environment's way
+    # oracle: the best tool use, scripted from the truth; oracle_calls: its calls, the model's answer
     policy: Literal["model", "oracle", "oracle_calls", "endpoint", "imported"] = "model"
     endpoint: Baseline = field(default_factory=Baseline)  # of policy=endpoint
     imported: ImportedRuns = field(default_factory=ImportedRuns)  # of policy=imported: trajectories of others
@@ -108,7 +108,7 @@ class Config:
     shown: int | None = None  # a seeded sample of the trajectories, to browse in the report; None: all of them
     concurrency: int = 64  # rollouts at a time; finished ones survive a kill
     seed: int = 0
-    bad_rows: Literal["error", "skip"] = "error"
+    bad_rows: Literal["error", "skip"] = "error"  # skip: rows that cannot be read are left out
     memory: Literal["on", "off"] = "on"  # off: nothing that was rolled out before is taken
     probe: CausalProbe | None = None  # conf/probe: continuations of some trajectories with another picture
     job: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -80,17 +80,17 @@ class Config:
     agent: Agent
     model: str | None = None  # the policy of pass rates: model artifact, folder or hub name
     forms: tuple[str, ...] = ("answer", "tool")
-    splits: tuple[str, ...] = ("train",)
+    splits: tuple[str, ...] = ("train",)  # other splits and forms stay as they are
     against: tuple[str, ...] = ()  # dataset and demos artifacts whose rows have to stay unseen
     against_splits: tuple[str, ...] = ("validation", "test")  # of them
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, the same
     benchmarks_in: str | None = None  # folder with local copies of their files
-    shard: str | None = None
-    merge: int | None = None
+    shard: str | None = None  # "3/16": measure the third of sixteen parts, for job arrays
+    merge: int | None = None  # 16: decide by what that many shards measured
     rollouts: Rollouts = field(default_factory=Rollouts)
     memory: Literal["on", "off"] = "on"  # off: no rollout that was made before is taken
     second_judge: OpenJudge | None = None  # conf/judge: rules of questions ask both (filters.judged)
-    bad_rows: Literal["error", "skip"] = "error"
+    bad_rows: Literal["error", "skip"] = "error"  # skip: rows that cannot be read are left out
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 

@@ -42,16 +42,16 @@ class Config:
     """Section ``scoring``; ``judge`` is the judge that signals ask."""
 
     trajectories: str  # artifact, JSONL file or folder
-    mode: Literal["score", "matrix", "agreement"] = "score"
+    mode: Literal["score", "matrix", "agreement"] = "score"  # matrix: --all-recipes
     against: str | None = None  # agreement: the other input, or "oracle"
-    recipe: str | None = None  # its name, for the artifact's
+    recipe: str | None = None  # its name, for the artifact's; set by +recipe=
     recipes: list[str] | None = None  # matrix: RECIPE or RECIPE/VARIANT; null: all of conf/recipe
-    recipes_in: str | None = None  # a folder with further recipes
+    recipes_in: str | None = None  # a folder of own ones; --config-dir fills it in
     phase: str | None = None  # the only phase with a reward to use; null: the last one of each form
     group_size: int | None = None  # null: as in the run that made them
-    measure: Measure = "missing"  # never: use only stored signals
+    measure: Measure = "missing"  # signals that are not stored; never: stored ones only
     again: tuple[str, ...] = ()  # signals, by their names in the configuration, to be measured although stored
-    compared: tuple[str, ...] = agreement.COMPARED
+    compared: tuple[str, ...] = agreement.COMPARED  # agreement: these signals, as far as both inputs have them
     shown: int = 3  # disagreements of each pair of recipes, in each direction
     concurrency: int = 64  # trajectories whose signals are measured at a time
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])

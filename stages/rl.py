@@ -87,24 +87,24 @@ class Config:
     fill: StepFill = field(default_factory=StepFill)
     steps_ahead: Literal[0, 1] = 0  # 1: rollouts of the next step go on while the learner works, one update older
     updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
-    checkpoint_every: int | str = 1  # steps, or a time: "30min"
+    checkpoint_every: int | str = 1  # steps, or a time: 30min, 2h
     checkpoint_beside: bool = True  # written while the training goes on, from a copy in host memory
     checkpoint_keep: int = 2  # the newest so many stay
-    checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
-    checkpoint_best_mode: Literal["max", "min"] = "max"
+    checkpoint_best: str | None = None  # a metric, say validation/accuracy: its best checkpoint stays too, as best/
+    checkpoint_best_mode: Literal["max", "min"] = "max"  # whether the most (reward) or the least (loss) is best
     validate: Validation = field(default_factory=Validation)
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, for validate
     keep_images: int | str = "all"  # or the number of trajectories, spread over the run, whose images stay
-    compress_logs: bool = False  # trajectories.jsonl.zst in place of trajectories.jsonl
+    compress_logs: bool = False  # true: trajectories.jsonl.zst, a fifth of the bytes; `zstd -dc` reads it
     max_banned_mass: float = 0.01  # a step with a larger mean probability of markers that are never drawn ends the run
     reference: bool = False  # keep the starting model for the KL term
     tasks: list[str] | None = None  # train on these only
-    bad_rows: Literal["error", "skip"] = "error"
+    bad_rows: Literal["error", "skip"] = "error"  # skip: rows that cannot be read are left out
     allow_no_update: bool = False  # a run of which no step updated anything still makes an artifact
     steps_per_phase: int | None = None  # what the recipe's phases refer to
     loss: LossConfig = field(default_factory=LossConfig)
     optim: Optim = field(default_factory=Optim)
-    backend: Backend = field(default_factory=lambda: Backend(entropy=True))
+    backend: Backend = field(default_factory=lambda: Backend(entropy=True))  # false: the metric is left out
     parity: ParityBounds = field(default_factory=ParityBounds)  # of policy and learner, at the start
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])

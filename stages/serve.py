@@ -66,16 +66,16 @@ class Config:
 
     model: str  # model artifact, folder or hub name; policy=endpoint: the name under which it is served there
     agent: Agent
-    policy: Literal["model", "endpoint"] = "model"
+    policy: Literal["model", "endpoint"] = "model"  # endpoint: someone else's model, serve.model by name
     endpoint: ServedEndpoint = field(default_factory=ServedEndpoint)  # of policy=endpoint
     as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...] = ()  # taken from the model's manifest
-    record: bool = False  # trajectories become an artifact when the server ends
-    host: str = "127.0.0.1"
+    record: bool = False  # store every trajectory; they become an artifact when the server ends
+    host: str = "127.0.0.1"  # any other needs the environment variable VTCLI_API_KEY
     port: int = 8000  # 0: any free one
     key_env: str = "VTCLI_API_KEY"
     history: int = 256  # newest trajectories that clients can look at
-    timeout_s: float = 540.0  # of a request; then its rollouts end as they stand. Clients repeat a request at 600 s
-    drain_s: float = 30.0  # time for open requests once the server is asked to end
+    timeout_s: float = 540  # of a request; then its rollouts end as they stand. Clients repeat a request at 600 s
+    drain_s: float = 30  # time for open requests once the server is asked to end
     bounds: Bounds = field(default_factory=Bounds)
     request: RequestLimits = field(default_factory=RequestLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

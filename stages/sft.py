@@ -60,16 +60,16 @@ class Config:
 
     data: str  # demos artifact
     model: str | None  # model artifact, folder, or hub name
-    optim: Optim
-    epochs: float
-    rows_per_step: int
-    rows: int | None  # number of demonstrations, drawn by the seed; a smaller draw is part of a larger one. None: all
-    first: First
-    checkpoint_every: int | str  # steps, or a time: "30min"
-    checkpoint_beside: bool  # written during training, from a copy in host memory
-    checkpoint_keep: int  # number of newest checkpoints that stay
-    checkpoint_best: str | None  # a metric: its best checkpoint stays too, and is exported as best/
-    checkpoint_best_mode: Literal["max", "min"]
+    optim: Optim = field(default_factory=lambda: Optim(lr=1e-5, schedule="cosine", warmup_steps=50, beta2=0.95))
+    epochs: float = 3.0
+    rows_per_step: int = 128
+    rows: int | None = None  # drawn by the seed; a smaller draw is part of a larger one. None: all
+    first: First = field(default_factory=First)  # rows that come alone before all are mixed
+    checkpoint_every: int | str = 200  # steps, or a time: 30min, 2h
+    checkpoint_beside: bool = True  # written during training, from a copy in host memory
+    checkpoint_keep: int = 2  # number of newest checkpoints that stay
+    checkpoint_best: str | None = None  # a metric: its best checkpoint stays too, and is exported as best/
+    checkpoint_best_mode: Literal["max", "min"] = "max"  # whether the most (reward) or the least (loss) is best
     backend: Backend = field(default_factory=Backend)
     family: str | None = None  # of the model to build: its model_type
     architecture: dict[str, Any] | None = None  # its sizes, as the family defines them
@@ -78,8 +78,8 @@ class Config:
     env: BoundCard | None = None  # conf/env: demonstrations are played there before training
     prompt: dict[str, Any] = field(default_factory=dict[str, Any])
     sandbox: PoolConfig = field(default_factory=PoolConfig)  # where their code runs
-    play_rows: int = 64  # number of demonstrations to play; 0: none
-    play_timeout_s: float = 120.0  # for all of their code; the rest is counted as late
+    play_rows: int = 64  # so many demonstrations are played in the environment first, to see that their calls work
+    play_timeout_s: float = 120  # for all of their code; the rest is counted as late
     max_failed: float = 0.05  # share of calls that fail although the demonstration shows a success; more end the run
     max_tokens: int | None = None  # of a row, images included; null: any length
     too_long: Literal["skip", "error"] = "skip"  # leave out rows beyond max_tokens, or end the run at its start

@@ -97,14 +97,14 @@ class Config:
     model: dict[str, Any]  # conf/model: its family decides how large a demonstration's images are shown
     tools: tuple[str, ...]  # that plain questions list
     seed: int = 0
-    workers: int = 0
-    forms: tuple[str, ...] = FORMS
-    shard: str | None = None
-    merge: int | None = None
-    demos: Demos | None = None
+    workers: int = 0  # processes; 0: one a core. The bytes do not depend on it
+    forms: tuple[str, ...] = FORMS  # tool: tool-supervised questions; answer: plain ones
+    shard: str | None = None  # "3/16": the third of sixteen parts, for job arrays
+    merge: int | None = None  # 16: put that many shards together
+    demos: Demos | None = None  # demonstrations instead of a dataset, see recipe/tiny_base.yaml
     sheet: int = 5  # samples per task on the contact sheet
     bad_rows: Literal["error", "skip"] = "error"  # imported rows that cannot be used
-    keep_images: KeepImages = "png"  # how imported ones are held: decoded, as they came, or by path
+    keep_images: KeepImages = "png"  # how imported images are held: png, original (as they came), reference (by path)
     preview: int = 0  # write a page of so many rows of every file, and nothing else
     teacher: BoundTeacher | None = None  # conf/teacher: who plays the policy on the rows of synth.distil.data
     distil: Distillation = field(default_factory=Distillation)

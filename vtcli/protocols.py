@@ -71,7 +71,7 @@ class Sampling:
     top_k: int = 0  # only the k likeliest tokens; 0: all
     top_p: float = 1.0  # only the likeliest tokens that reach this share of the probability together
     min_p: float = 0.0  # only tokens that are at least this share as likely as the likeliest
-    spans: tuple[TemperatureSpan, ...] = ()
+    spans: tuple[TemperatureSpan, ...] = ()  # of text with a temperature of their own: {opening, closing, temperature}
 
     def __post_init__(self) -> None:
         at_least(0, self, "temperature", "top_k")

@@ -146,7 +146,7 @@ def test_model_may_be_a_conf_name_a_hub_name_or_a_folder(tmp_path: Path) -> None
 def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
     argv = [*PAPER, "cluster=4x8xH200"]
     assert plan(*argv, "+env=codev", home=tmp_path)["step_s"]["tools"] > plan(*argv, home=tmp_path)["step_s"]["tools"]
-    kl = plan(*argv, "+rl.reference=true", "rl.updates_per_step=2", home=tmp_path)
+    kl = plan(*argv, "rl.reference=true", "rl.updates_per_step=2", home=tmp_path)
     assert kl["step_s"]["logprobs"] > 0
     assert kl["memory_gib"]["reference"] > 0
 

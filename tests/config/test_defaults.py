@@ -1,10 +1,11 @@
-"""A default that stands in a stage's dataclass and in conf/config.yaml is the same in both."""
+"""Every default of the configuration stands once: in a dataclass, or in a file of conf/."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 import inspect
+import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,86 +14,86 @@ from typing import Any
 import yaml
 from cases import each_case
 
-from vtcli.algo.losses import LossConfig
-from vtcli.algo.optim import Optim
 from vtcli.algo.select import filter_and_rank
-from vtcli.config.binding import AGENT, SECTION_OF, TARGET, bind, convert
+from vtcli.config import compose, defaults
+from vtcli.config.binding import AGENT, TARGET, WHOLE, bind, convert
 from vtcli.data.importers import rows
 from vtcli.engines.policies import Engine
 from vtcli.errors import ConfigError
-from vtcli.sandbox.host.pool import PoolConfig
-from vtcli.session.agent import Agent
 
 CONF_FOLDER = Path(__file__).parents[2] / "conf"
-CONF: dict[str, Any] = yaml.safe_load((CONF_FOLDER / "config.yaml").read_text())
-STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
+CARDS = ("recipe", "scale", "variant", "runbook")
+"""Folders whose files say what a paper, a size or an experiment has, also where that is the default."""
 
 
-CHOSEN = (Optim,)
-"""Types whose defaults are those of a choice of conf/ (``test_a_choice_…``), from which a stage's section departs."""
+def held(values: dict[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    """The plain leaves of a dataclass's defaults as YAML would hold them."""
+    for name, value in values.items():
+        key = f"{where}.{name}"
+        if dataclasses.is_dataclass(value):
+            yield from held({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, key)
+        elif not callable(value) and value is not dataclasses.MISSING:
+            yield key, list(value) if isinstance(value, tuple) else value
 
 
-def stated_twice(kind: type, section: dict[str, Any], whole: Any = None) -> dict[str, tuple[Any, Any]]:
-    """Keys with a default in the dataclass and a value in the section, with both, also in sections within it. What
-    refers to other keys is left out."""
-    hints, found = typing.get_type_hints(kind), dict[str, tuple[Any, Any]]()
-    for field in dataclasses.fields(kind):
-        if field.name == AGENT:  # holds what differs in the stage
-            continue
-        value = section.get(field.name, dataclasses.MISSING)
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        hint = hints[field.name]
-        if default is dataclasses.MISSING and isinstance(value, dict) and hint not in CHOSEN:
-            default = hint if dataclasses.is_dataclass(hint) else default  # its own keys have some
-        if value is dataclasses.MISSING or default is dataclasses.MISSING:
-            continue
-        if isinstance(value, str) and ("${" in value or value == "???"):
-            continue
-        if isinstance(value, dict) and dataclasses.is_dataclass(default):
-            inner = stated_twice(hint, value) if default is hint else stated_twice(type(default), value, default)
-            found |= {f"{field.name}.{key}": pair for key, pair in inner.items()}
-        else:
-            found[field.name] = getattr(whole, field.name, default), convert(value, hints[field.name], field.name)
-    return found
+def of_class(kind: type, where: str) -> dict[str, Any]:
+    """The defaults of an imported dataclass by dotted key, without what stages take from the top level."""
+    left = (AGENT, WHOLE, *(defaults.SHARED if "." not in where else ()))
+    fields = [field for field in dataclasses.fields(kind) if field.name not in left]
+    made = {f.name: f.default if f.default_factory is dataclasses.MISSING else f.default_factory() for f in fields}
+    return dict(held(made, where))
 
 
-@each_case("name", [*STAGES, "sandbox", AGENT])
-def test_a_default_is_the_same_wherever_it_is_stated(name: str) -> None:
-    kind = {"sandbox": PoolConfig, AGENT: Agent}.get(name) or importlib.import_module(f"stages.{name}").Config
-    both = stated_twice(kind, CONF.get(SECTION_OF.get(name, name), {}))
-    differ = {key: values for key, values in both.items() if values[0] != values[1]}
-    assert not differ, f"{name}: (dataclass, conf/config.yaml) differ: {differ}"
+def test_the_source_is_read_as_python_reads_it() -> None:
+    found = {key: value for key, (value, _) in defaults.stated().items()}
+    for section, (module, name) in defaults.SECTIONS.items():
+        imported = of_class(getattr(importlib.import_module(module), name), section)
+        for key in ("sandbox.active", defaults.OPEN):  # the cores of this machine; given by a scale
+            imported.pop(key, None)
+        read = {key: value for key, value in found.items() if f"{key}.".startswith(f"{section}.")}
+        assert {key: repr(value) for key, value in read.items()} == {key: repr(v) for key, v in imported.items()}
 
 
-def test_a_difference_is_found() -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Config:
-        steps: int = 1
-        name: str | None = None
+def test_the_place_of_a_default_is_the_line_of_its_field() -> None:
+    for key, (_, place) in defaults.stated().items():
+        file, line = place.rsplit(":", 1)
+        text = (CONF_FOLDER.parent / file).read_text().splitlines()[int(line) - 1]
+        names = "|".join(key.split(".")[-2:])  # the field of the section, where that gives other arguments
+        assert re.match(rf"    ({names}): ", text), (key, place, text)
 
-    assert stated_twice(Config, {"steps": 2, "name": None}) == {"steps": (1, 2), "name": (None, None)}
+
+def stated_again(text: str, files: dict[str, Any]) -> list[str]:
+    """Keys of a file's text that a dataclass states with the same value."""
+    package = re.match(r"# @package ([\w.]+)\n", text)
+    leaves = compose.flat(files, package[1] if package and package[1] != "_global_" else "")
+    known = defaults.stated()
+    lists = {key.rpartition(".")[0] for key in leaves if key.rpartition(".")[2].isdigit()}
+    found = [key for key, value in leaves.items() if key in known and known[key][0] == value]
+    return found + [key for key in lists if key in known]
 
 
-def test_a_difference_in_a_section_is_found() -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Config:
-        pool: PoolConfig = dataclasses.field(default_factory=lambda: PoolConfig(live=7))
+def test_no_default_stands_twice() -> None:
+    files = [file for file in CONF_FOLDER.rglob("*.yaml") if file.relative_to(CONF_FOLDER).parts[0] not in CARDS]
+    again = {str(file): stated_again(file.read_text(), yaml.safe_load(file.read_text()) or {}) for file in files}
+    assert len(files) > 60 and {file: keys for file, keys in again.items() if keys} == {}
 
-    assert stated_twice(Config, {"pool": {"live": 4}}) == {"pool.live": (7, 4)}
+
+def test_a_default_that_stands_twice_is_found() -> None:
+    assert stated_again("", {"rl": {"checkpoint_keep": 2}, "sft": {"epochs": 1.0}}) == ["rl.checkpoint_keep"]
+    assert stated_again("# @package rl.loss\n", {"kl": "k3", "clip_low": 0.3}) == ["rl.loss.kl"]
 
 
 OWN = ("name", "sleep", "gpu_memory")
 """Keys that each engine's file decides: vLLM alone sleeps, and has most of a GPU while it is awake."""
 
 
-@each_case(
-    ("file", "kind"),
-    [("engine/hf", Engine), ("engine/vllm", Engine), ("loss/grpo", LossConfig), ("optim/adamw", Optim)],
-)
-def test_a_choice_that_is_the_default_says_what_the_dataclass_says(file: str, kind: type) -> None:
-    both = stated_twice(kind, yaml.safe_load((CONF_FOLDER / f"{file}.yaml").read_text()))
-    differ = {key: values for key, values in both.items() if values[0] != values[1] and key not in OWN}
-    assert len(both) > 1 and not differ, f"{file}: (dataclass, file) differ: {differ}"
+@each_case("name", ["hf", "vllm", "vllm_server"])
+def test_an_engine_lists_its_own_keys_with_the_values_of_the_dataclass(name: str) -> None:
+    """The one exception: the dataclass has the fields of all engines, and a file the keys that its engine reads."""
+    hints, plain = typing.get_type_hints(Engine), Engine()
+    values = yaml.safe_load((CONF_FOLDER / "engine" / f"{name}.yaml").read_text())
+    shared = {key: convert(value, hints[key], key) for key, value in values.items() if key not in OWN}
+    assert shared and shared == {key: getattr(plain, key) for key in shared}
 
 
 def targets(value: Any) -> Iterator[dict[str, Any]]:

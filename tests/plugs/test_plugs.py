@@ -343,7 +343,7 @@ def test_a_filter_rule_drops_what_it_says_and_is_part_of_the_identity(own: Path,
 
 def test_a_teacher_of_ones_own_plays_the_rows_of_a_dataset(own: Path, home: Path) -> None:
     words = ["scale=tiny", "teacher=mine", "synth.distil.data=data:v1", "name=taught", "synth.distil.validation=0"]
-    words += ["+signals.letters._target_=somebody.letters", "+synth.distil.keep.right=letters"]
+    words += ["+signals.letters._target_=somebody.letters", "synth.distil.keep.right=letters"]
     artifact = synth.run(made(synth.Config, "synth", own, home, *words, "synth.distil.keep.min_calls=0"))
     assert artifact is not None and "somebody" in artifact.manifest.identity["code"]
     talks = pq.read_table(artifact.path / "train.parquet").column("messages").to_pylist()

@@ -63,14 +63,15 @@ WIDEST_SEQUENCE_CLIP = 0.05
 class LossConfig:
     """Settings of the surrogate, the importance weights, the KL term and the aggregation."""
 
-    clip_low: float = 0.2
+    clip_low: float = 0.2  # ToolsRL, section 4
     clip_high: float = 0.2
-    dual_clip: float | None = 3.0  # bound on the loss of tokens with negative advantage; None switches it off
+    # Bound on the loss of tokens with negative advantage (arXiv 1912.09729; verl's clip_ratio_c); None: none.
+    dual_clip: float | None = 3.0
     ratio: Literal["token", "sequence"] = "token"  # sequence: GSPO, whose aggregation is seq-mean-token-mean
     importance: Literal["none", "token", "sequence"] = "token"  # correction for policy ≠ learner, see ``policy_loss``
     importance_cap: float = 2.0  # larger weights are truncated; verl's default
     kl_coef: float = 0.0  # weight of the KL term against the reference model
-    kl: Literal["k1", "k2", "k3"] = "k3"
+    kl: Literal["k1", "k2", "k3"] = "k3"  # Schulman's estimates
     aggregation: Aggregation = "token-mean"
     norm_tokens: int = 1024  # the fixed divisor of seq-mean-token-sum-norm
     skip_zero_advantage: bool = True  # rows without gradient count in the mean but are not computed

@@ -19,8 +19,8 @@ MAX_LR = 10.0
 class Lora:
     """Adapters of the language model (LoRA, arXiv 2106.09685). ``rank`` 0 trains the weights themselves."""
 
-    rank: int = 0
-    alpha: float = 32.0  # an adapter's output is scaled by alpha / rank
+    rank: int = 0  # 0: no adapters, the weights themselves are trained
+    alpha: float = 32  # an adapter's output is scaled by alpha / rank
     targets: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
     def __post_init__(self) -> None:
@@ -37,14 +37,14 @@ class Lora:
 class Optim:
     """AdamW and its schedule."""
 
-    lr: float = 1e-6
+    lr: float = 1e-6  # ToolsRL, section 4
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     warmup_steps: int | float = 0  # a whole number, or below 1 a share of all steps, rounded up
-    min_lr_ratio: float = 0.0
-    weight_decay: float = 0.0
-    beta1: float = 0.9
+    min_lr_ratio: float = 0.0  # where the schedule ends, as a share of lr
+    weight_decay: float = 0.0  # [I] no paper has one; verl has 0.01, as variant=code
+    beta1: float = 0.9  # torch's defaults, verl's too
     beta2: float = 0.999
-    grad_clip: float = 1.0
+    grad_clip: float = 1.0  # verl's default, on which the paper's trainer is built
     freeze_vision: bool = False  # the vision tower, its merger included, is not trained
     lora: Lora = field(default_factory=Lora)
 
@@ -65,11 +65,11 @@ class Optim:
 class Backend:
     """Settings of DeepSpeed. ``batch_tokens`` bounds the computed tokens of one micro-batch."""
 
-    zero_stage: Literal[0, 1, 2, 3] = 0  # 3: a rank holds only part of the weights, too
+    zero_stage: Literal[0, 1, 2, 3] = 0  # what ranks share out: 1 optimiser, 2 gradients too, 3 weights too
     dtype: Literal["float32", "bfloat16"] = "float32"
-    batch_tokens: int = 16384
-    offload: Literal["none", "optimizer", "weights"] = "none"  # to host memory: optimiser states; weights too
-    activation_checkpointing: bool = False  # the backward pass computes layers again instead of keeping them
+    batch_tokens: int = 16384  # tokens of one micro-batch, shared prompts counted once
+    offload: Literal["none", "optimizer", "weights"] = "none"  # to the host; weights: both, zero_stage 3
+    activation_checkpointing: bool = False  # compute layers again in the backward pass: less memory, a third more work
     entropy: bool = False  # of trained tokens, as a metric: one more pass over each chunk of logits
     sleep: bool = False  # states are in host memory while the engine generates
 

@@ -29,6 +29,7 @@ from typing import Any, TypeVar, cast
 
 import hydra
 import yaml
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -38,7 +39,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from vtcli.config import machine, recipes
+from vtcli.config import defaults, machine, recipes
 from vtcli.config.binding import AGENT, MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, renamed, stage
 from vtcli.config.commandline import named, quoted, remember, spelled_out, written
 from vtcli.config.habits import key_of, refusal
@@ -411,6 +412,7 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
     sys.argv = ["vtcli", *plan.flags, *map(_merged, plan.overrides)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # lets exceptions reach the command line's own handler
     try:
+        _store_defaults()
         with _readable_errors():
             hydra.main(version_base=VERSION_BASE, config_path=str(folder()), config_name="config")(task)()
     finally:
@@ -708,8 +710,15 @@ def _with_own_rubrics(values: Any, own: Path | None) -> Any:
     return values
 
 
+@functools.cache
+def _store_defaults() -> None:
+    """Makes the defaults of the dataclasses a file of Hydra's, which conf/config.yaml names first."""
+    ConfigStore.instance().store(defaults.NAME, defaults.tree())
+
+
 @contextmanager
 def _initialized() -> Generator[None]:
+    _store_defaults()
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(folder()), version_base=VERSION_BASE):
         yield

@@ -10,6 +10,7 @@ from typing import Protocol
 import yaml
 
 from vtcli.config.binding import AGENT
+from vtcli.config.defaults import NAME, stated
 
 
 class Default(Protocol):
@@ -45,6 +46,9 @@ def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path
     the folder to show as ``conf``."""
     set_by: dict[str, str] = {}
     for default in defaults:
+        if default.config_path == NAME:
+            set_by |= {key: place for key, (_, place) in stated().items()}
+            continue
         found = [p for f in folders if (p := f / f"{default.config_path}.yaml").is_file()]
         # Hydra's own settings are no values of ours.
         if not found or (default.package or "").startswith("hydra"):

@@ -38,11 +38,11 @@ class Limits:
     """Budgets of one trajectory. ``max_turns`` counts turns with tool calls; one more may answer. The rollout closes a
     thought after ``max_thought_tokens``, and the policy continues after it."""
 
-    max_turns: int = 10
+    max_turns: int = 10  # turns that call tools; one more may answer
     max_tokens: int = 8192  # prompt, policy and observations together
     max_turn_tokens: int = 1024  # one policy turn
     max_images: int = 16  # the sample's included
-    timeout_s: float = 600.0  # wall clock of one environment step, unless the world bounds it itself (``Syntax``)
+    timeout_s: float = 600  # wall clock of one environment step, unless the world bounds it itself (``Syntax``)
     max_thought_tokens: int = 0  # of a turn's thought, if the prompt opens one; 0: bounded only by the turn
 
     def __post_init__(self) -> None:

@@ -36,16 +36,16 @@ _http_log.addFilter(_untold)
 class ConnectionLimits:
     """``bodies_mb`` bounds the bytes of all bodies that are read at a time; others wait unread in their sockets."""
 
-    idle_s: float = 30.0  # to the end of a request's headers, from the start or from the response before
-    body_s: float = 60.0  # to the end of its body, room for it included
-    bodies_mb: float = 256.0
-    write_s: float = 30.0  # in which a client takes a response, or the next piece of a stream
+    idle_s: float = 30  # to the end of a request's headers, from the start or from the response before
+    body_s: float = 60  # to the end of its body, room for it included
+    bodies_mb: float = 256
+    write_s: float = 30  # in which a client takes a response, or the next piece of a stream
 
     def __post_init__(self) -> None:
         above(0, self, "idle_s", "body_s", "bodies_mb", "write_s")
 
 
-def runner(app: web.Application, limits: ConnectionLimits, end_s: float = 60.0) -> web.AppRunner:
+def runner(app: web.Application, limits: ConnectionLimits, end_s: float = 60) -> web.AppRunner:
     """Returns the application's runner. A client that disconnects cancels its handler; ``end_s`` bounds shutdown."""
     return web.AppRunner(
         app,

@@ -70,7 +70,7 @@ class RequestError(Exception):
 class RequestLimits:
     """Bounds of one request. ``max_body_mb`` bounds its body before any of it is parsed."""
 
-    max_body_mb: float = 64.0
+    max_body_mb: float = 64
     max_images: int = 16
     max_pixels: int = 50_000_000  # of all its images together
     max_chars: int = 200_000  # of all its texts together

@@ -39,7 +39,7 @@ class Rollouts:
     stay, but a rate then has fewer rollouts than ``group_size``, those of easy or hard questions the fewest."""
 
     group_size: int = 8
-    early_stop: bool = False
+    early_stop: bool = False  # end a question's rollouts once its rule's verdict is certain
     concurrency: int = 64  # questions at a time
     right: str = "answer_correct"  # the signal that says so: above one half is right
 

@@ -56,7 +56,7 @@ class Validation:
 
     every: int = 0  # steps, and after the last one; 0: no validation
     data: str | None = None  # dataset artifact; None: the one that is trained on
-    split: str | None = "validation"  # None: benchmarks alone
+    split: str | None = "validation"  # null: no questions of a dataset, benchmarks alone
     form: str | None = None  # None: the form of the last phase
     benchmarks_in: str | None = None  # folder with local copies of the run's benchmarks, which are asked as well
     prompts: int | None = 64  # evenly spread over the split, and over each benchmark; None: all

@@ -45,8 +45,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 class ImageLimits:
     """Area of a view in pixels."""
 
-    min_pixels: int = 56 * 56
-    max_pixels: int = 14 * 14 * 4 * 1280
+    min_pixels: int = 3136  # Qwen2.5-VL preprocessor_config.json
+    max_pixels: int = 12845056  # the same
 
     def __post_init__(self) -> None:
         at_least(1, self, "min_pixels", "max_pixels")

@@ -72,9 +72,9 @@ class ImportedRuns:
     path: str | None = None  # * stands for any text: several files are one
     row: Any = None  # deepeyes_results, verl_rollouts, inspect, thyme_sft, sharegpt, openai, swift, …
     columns: dict[str, Any] = field(default_factory=dict[str, Any])
-    reading: dict[str, Any] = field(default_factory=dict[str, Any])
+    reading: dict[str, Any] = field(default_factory=dict[str, Any])  # what columns cannot say: docs/data.md
     name: str = "imported"  # the task of rows that do not name their set
-    questions: QuestionSet | None = None
+    questions: QuestionSet | None = None  # {path, row, columns, reading, column}: docs/evaluation.md
 
     def require(self, policy: str) -> None:
         """Raises ``ConfigError`` without a path, for a path under another policy, and for a set without

@@ -34,14 +34,14 @@ class Baseline:
 
     stage: ClassVar[str] = "eval"
 
-    url: str | None = None  # base URL of the API, usually ends in /v1
+    url: str | None = None  # base URL of an OpenAI-compatible API, usually ends in /v1
     calls: Literal["native", "text"] = "native"
-    key_env: str = "OPENAI_API_KEY"  # environment variable with the key
-    parameters: dict[str, Any] = field(default_factory=dict[str, Any])  # sent as they are; null leaves a key out
-    limit_key: str = "max_tokens"
-    send_stop: bool = True
+    key_env: str = "OPENAI_API_KEY"  # environment variable with the API key; the key itself is stored nowhere
+    parameters: dict[str, Any] = field(default_factory=dict[str, Any])  # null leaves one out that is sent else
+    limit_key: str = "max_tokens"  # OpenAI's reasoning models: max_completion_tokens
+    send_stop: bool = True  # false: the endpoint refuses stop strings, and turns are cut here
     send_seed: bool = True
-    cache: str | None = None  # file of replies; None: in the run's home, one a model
+    cache: str | None = None  # file of replies; None: in home, one a model's name. Other weights need another
     price: Price = field(default_factory=Price)
     budget: Budget = field(default_factory=Budget)  # of one command; stored replies are free
     patience: Patience = field(default_factory=lambda: Patience(16, 300.0, 1800.0, 20, 1.0, 32))

@@ -39,7 +39,7 @@ NOT_ASKED = "not asked: the budget is spent"
 class Expectation:
     """The course of a trajectory that a dry run reckons with, besides the most that the limits allow."""
 
-    calls: float = 2.0
+    calls: float = 2
     turn_tokens: int = 250  # that the teacher writes in a turn
     observation_tokens: int = 60  # of text; an image counts as the question's
 
@@ -64,8 +64,8 @@ class Distillation:
     errors: float = 0.0  # share of the rows whose first call is made to fail, for the type ``error``
     shares: dict[str, float] = field(default_factory=dict[str, float])  # of the types of demonstrations; none: as found
     learn_failed: bool = False  # False: turns whose call failed stay in the row and are left out of the loss
-    budget: Budget = field(default_factory=Budget)
-    expect: Expectation = field(default_factory=Expectation)
+    budget: Budget = field(default_factory=Budget)  # of the whole run, resumed parts included
+    expect: Expectation = field(default_factory=Expectation)  # what a dry run reckons with
     dry_run: bool = False  # say what it will cost, and ask nothing
     max_broken: float = 0.5  # of the tries; more of them end the run
     max_unjudged: float = 0.05  # of the tries that a judge was asked about, without a verdict

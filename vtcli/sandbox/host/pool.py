@@ -42,11 +42,11 @@ class PoolConfig:
     code does. ``tier``: use exactly this one, for comparisons."""
 
     active: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    live: int = 4096
-    minimum_tier: Tier = "landlock"
-    outer_boundary: bool = False
+    live: int = 4096  # episodes at a time; further ones wait
+    minimum_tier: Tier = "landlock"  # full | landlock | seccomp | none; weaker than landlock needs outer_boundary
+    outer_boundary: bool = False  # true: a container or a virtual machine around this holds what the code does
     tier: Tier | None = None
-    start_timeout_s: float = 60.0
+    start_timeout_s: float = 60
 
     def __post_init__(self) -> None:
         for name in ("active", "live"):
