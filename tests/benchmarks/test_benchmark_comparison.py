@@ -14,8 +14,6 @@ from vtcli.report import printing, side_by_side
 from vtcli.schema import Scored, Signals, Stop
 from vtcli.statistics.metrics import mcnemar, wilson
 
-VSTAR = shipped()["vstar"]
-
 
 def answers(replies: str, **signals: int | None) -> list[Scored]:
     """V* answers of questions 0, 1, …: B is right, x is broken. The last two questions are of the other category."""
@@ -31,7 +29,7 @@ def answers(replies: str, **signals: int | None) -> list[Scored]:
 
 
 def pairs(before: str, after: str, **changes: object) -> dict[tuple[str, str], FigurePair]:
-    benchmark = replace(VSTAR, **{k: v for k, v in changes.items() if k != "judged_by_one"})  # type: ignore[arg-type]
+    benchmark = replace(shipped()["vstar"], **{k: v for k, v in changes.items() if k != "judged_by_one"})  # type: ignore[arg-type]
     found = results.pairs(
         *("vstar", benchmark, answers(before, answer_correct=0), answers(after, answer_correct=1)),
         judged=bool(changes.get("judged_by_one")), seed=0,
@@ -72,10 +70,10 @@ def test_judged_figures_are_compared_where_one_judge_ruled() -> None:
 
 
 def test_the_table_has_both_models_and_points() -> None:
-    assert results.pairs("vstar", VSTAR, [], answers("BB"), judged=False, seed=0) == []
-    assert side_by_side.table({"vstar": []}, {"vstar": VSTAR}, "base", "tuned") is None
+    assert results.pairs("vstar", shipped()["vstar"], [], answers("BB"), judged=False, seed=0) == []
+    assert side_by_side.table({"vstar": []}, {"vstar": shipped()["vstar"]}, "base", "tuned") is None
     found = list(pairs("BBAAAA", "BBBBBA").values())
-    table = side_by_side.table({"vstar": found}, {"vstar": VSTAR}, "base", "tuned")
+    table = side_by_side.table({"vstar": found}, {"vstar": shipped()["vstar"]}, "base", "tuned")
     assert table is not None
     assert table.columns[3:6] == ("base, %", "tuned, %", "difference")
     text = printing.to_markdown(table)

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import env_card, tagged
+from fakes import env_card, make_sample, make_trajectory, tagged
+from moments import recorded
 from serving import DONE, IMAGE, ZOOM, Fails, Gate, Script, Served, files, head, message, raw, responses, served, until
 
 from vtcli.errors import EngineError, InputError
@@ -27,7 +28,7 @@ from vtcli.serve.connections import ConnectionLimits
 from vtcli.serve.history import TrajectoryLog
 from vtcli.serve.requests import RequestLimits
 from vtcli.store import disk, records
-from vtcli.store.images import encode_png
+from vtcli.store.images import ImageStore, encode_png
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -245,3 +246,29 @@ def test_a_recording_that_goes_on_keeps_the_images_of_the_one_before(tmp_path: P
     served(tmp_path / "images", Script(ZOOM, DONE), first)
     gate = Gate(ZOOM, DONE)
     served(tmp_path / "images", gate, second)
+
+
+def test_a_recording_killed_at_any_change_goes_on(tmp_path: Path) -> None:
+    """With the same questions again: what is recorded is the same, each once, with its images."""
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def record() -> tuple[int, set[str], set[Path]]:
+        store, log = ImageStore(home / "images"), TrajectoryLog(home / "record")
+        for seed in range(3):
+            log(Scored(make_trajectory(make_sample(store, id=f"q{seed}"), ["<answer>K</answer>"]), Signals({}), None))
+        count = log.finish(store)
+        lines = (home / "record" / "trajectories.jsonl").read_text().splitlines()
+        return count, set(lines), set(files(home / "record" / "images"))
+
+    with recorded(home) as recorder:
+        wanted = record()
+    assert wanted[0] == len(wanted[1]) == 3 and wanted[2]
+    every = recorder.every()
+    different: list[str] = []
+    for moment in every:
+        moment.restore()
+        if (found := record()) != wanted:
+            different.append(f"{moment.change}: {found[0]} recorded, {len(found[2])} images")
+    assert len(every) > 20 and any(moment.torn for moment in every)
+    assert not different, "\n".join(different)
