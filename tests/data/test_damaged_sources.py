@@ -79,7 +79,7 @@ def test_rows_without_a_comma_are_two_and_a_list_without_its_end_is_refused(tmp_
     path.write_text(json.dumps(ROWS).replace("}}, {", "}} {", 1))
     assert whole(path) == (ROWS, [])
     path.write_text(json.dumps(ROWS)[:-1])
-    with pytest.raises(InputError, match="JSON list without its end after row 23"):
+    with pytest.raises(InputError, match=r"row 23\b"):
         whole(path)
 
 
@@ -88,9 +88,9 @@ def test_a_list_inside_of_one_object_is_named_by_the_reading(tmp_path: Path) -> 
     for indent in (None, 1):
         path.write_text(json.dumps({"name": "x", "ids": {"data": [1]}, "data": ROWS, "more": [1]}, indent=indent))
         assert whole(path, rows="data") == (ROWS, [])
-        with pytest.raises(InputError, match="expected one of the lists of the object: data, more"):
+        with pytest.raises(InputError, match="data, more"):
             whole(path, rows="rows")
-    with pytest.raises(InputError, match=r"is one JSON object.*reading\.rows, one of data, more"):
+    with pytest.raises(InputError, match=r"reading\.rows.*data, more"):
         whole(path)
     path.write_text(json.dumps({"data": ROWS, "more": 1}).replace('"red"', '"red', 1))
     assert whole(path, rows="data") == (ROWS[1:], [0])
@@ -106,7 +106,7 @@ def test_a_list_inside_of_one_object_is_named_by_the_reading(tmp_path: Path) -> 
 def test_a_single_row_in_another_encoding_is_no_object_over_several_lines(tmp_path: Path) -> None:
     row = json.dumps({"images": ["0.png"], "problem": "Où ?", "solution": "ici"}, ensure_ascii=False)
     (tmp_path / "train.jsonl").write_bytes(row.encode("latin-1"))
-    with pytest.raises(RowProblem, match=r"row 0 of .* is not JSON .*utf-8"):
+    with pytest.raises(RowProblem, match=r"row 0 of .*utf-8"):
         generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own", row="mini_o3")
 
 
@@ -142,14 +142,14 @@ def test_packed_files_are_read_and_a_cut_one_is_refused(tmp_path: Path) -> None:
         path.write_bytes(gzip.compress(text.encode()))
         assert whole(path) == (ROWS, [])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match="not packed by gzip, or it is damaged or cut off"):
+    with pytest.raises(InputError, match="gzip"):
         whole(path)
     path = tmp_path / "train.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n1,2\n"))
     assert whole(path) == ([{"a": "1", "b": "2"}], [])
     path = tmp_path / "train.tar.gz"
     path.write_bytes(gzip.compress(b""))
-    with pytest.raises(InputError, match=r"a packed tar file, in which no row can be read alone. Unpack it: gunzip -k"):
+    with pytest.raises(InputError, match="gunzip -k"):
         whole(path)
 
 
@@ -165,9 +165,7 @@ def test_a_damaged_page_of_parquet_costs_its_row_group(tmp_path: Path) -> None:
     assert whole(path) == ([row for i, row in enumerate(rows) if not 12 <= i < 16], [12, 13, 14, 15])
     source = sources.open_source(str(path), "train")
     assert [row.get("question") for row in source.texts(["question"])] == [row["question"] for row in rows]
-    with pytest.raises(
-        RowProblem, match="a page of the Parquet file is damaged, and with it the rows 12 to 15"
-    ) as told:
+    with pytest.raises(RowProblem, match="rows 12 to 15") as told:
         source.read(13)
     assert told.value.reason == "a damaged page" and source.read(3) == rows[3]
 
@@ -176,7 +174,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     for number in (0, 2, 4):
         (tmp_path / f"train-{number:05d}-of-00005.jsonl").write_text(json.dumps({"q": number}) + "\n")
     path = tmp_path / "train-*.jsonl"
-    with pytest.raises(InputError, match=r"train-00001-of-00005\.jsonl, train-00003-of-00005\.jsonl are missing"):
+    with pytest.raises(InputError, match=r"train-00001-of-00005\.jsonl, train-00003-of-00005\.jsonl"):
         sources.open_source(str(path), "train")
     assert sources.open_source(str(path), "train", parts="found").rows == 3
     assert read_reading('{"parts": "found"}').parts == "found"
@@ -235,7 +233,7 @@ def test_pixel_reasoner_and_spacer_say_what_is_a_video(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(frames | {"is_video": video}) for video in (False, True)))
     read = {"path": str(path), "name": "own"}
     assert generate(0, 0, "train", row="pixel_reasoner", **read).answer == "B"
-    with pytest.raises(RowProblem, match="is about a video, of which it has 1 frames and no file") as found:
+    with pytest.raises(RowProblem, match=r"video.* 1 frames") as found:
         generate(0, 1, "train", row="pixel_reasoner", **read)
     assert found.value.reason == "a video as frames"
     rows = [
@@ -249,7 +247,7 @@ def test_pixel_reasoner_and_spacer_say_what_is_a_video(tmp_path: Path) -> None:
     first = generate(0, 0, "train", row="spacer", **read)
     assert (first.question, first.answer, first.truth["rule"]) == ("What?\n(A) red\n(B) blue", "B", "choices")
     assert generate(0, 1, "train", row="spacer", **read).truth["number"] == 2.5
-    with pytest.raises(RowProblem, match=r"the video .*x\.mp4 cannot be read"):
+    with pytest.raises(RowProblem, match=r"x\.mp4"):
         generate(0, 2, "train", row="spacer", **read)
 
 
@@ -258,7 +256,7 @@ def test_an_answer_without_an_end_is_no_number(answer: str, tmp_path: Path) -> N
     picture(tmp_path)
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{{"question": "q?", "answer": {answer}, "image": "0.png"}}\n')
-    with pytest.raises(RowProblem, match=r"its answer is -?Infinity; expected text or a number"):
+    with pytest.raises(RowProblem, match=r"answer is -?Infinity"):
         generate(0, 0, "train", path=str(path), name="own")
     pq.write_table(pa.table({"question": ["q?"], "answer": [float("nan")], "image": ["0.png"]}), tmp_path / "n.parquet")
     with pytest.raises(RowProblem, match="its answer is NaN"):
@@ -274,10 +272,10 @@ def test_a_loop_of_links_is_a_bad_row(tmp_path: Path) -> None:
 def test_a_set_without_rows_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("question,answer,image\n")
     task = Task(partial(generate, path=str(tmp_path / "rows.csv"), name="own"), train=None)
-    with pytest.raises(InputError, match=r"rows\.csv: no row is of a split that is asked for, or none at all"):
+    with pytest.raises(InputError, match=r"rows\.csv: .*split"):
         counted(Data({"own": task}))
     (tmp_path / "rows.jsonl").write_text("")
-    with pytest.raises(InputError, match=r"rows\.jsonl: empty\. Give a file with rows"):
+    with pytest.raises(InputError, match=r"rows\.jsonl: empty"):
         counted(Data({"own": Task(partial(generate, path=str(tmp_path / "rows.jsonl"), name="own"), train=None)}))
     assert counted(Data({"own": Task(task.generate, train=0)}))[0].tasks["own"].train == 0
 
@@ -285,5 +283,5 @@ def test_a_set_without_rows_is_named(tmp_path: Path) -> None:
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     arrays = [pa.array(["q?"]), pa.array(["z?"]), pa.array(["a"])]
     pq.write_table(pa.Table.from_arrays(arrays, names=["question", "question", "answer"]), tmp_path / "two.parquet")
-    with pytest.raises(InputError, match=r"two\.parquet has a column twice: question\."):
+    with pytest.raises(InputError, match=r"two\.parquet .*: question\."):
         sources.open_source(str(tmp_path / "two.parquet"), "train")

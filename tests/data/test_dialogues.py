@@ -111,7 +111,7 @@ def test_code_of_others_opens_the_environments_file(prompt: str, tmp_path: Path)
     assert "Image.open('image_0.png')" in said[-3][1] and not any("/m/x" in text for _, text in said)
     if prompt == "row":
         assert 'User Image Path:** "image_0.png"' in said[-4][1]
-    with pytest.raises(RowProblem, match=r"its code opens '/m/y/9.jpg', and its question names '/m/x/7.jpg'"):
+    with pytest.raises(RowProblem, match=r"'/m/y/9.jpg'.*'/m/x/7.jpg'"):
         led(dialogue(tmp_path, thyme_row("/m/y/9.jpg"), "thyme_sft", prompt=prompt), "thyme")
 
 
@@ -127,7 +127,7 @@ def test_a_path_is_replaced_whole_and_an_empty_one_never(tmp_path: Path) -> None
 
 def test_a_convention_names_its_image_by_one_group(tmp_path: Path) -> None:
     for wrong in ("(", "Path: .*", "(a)(b)"):
-        with pytest.raises(ConfigError, match=r"reading\.named: .* one \(group\), the path"):
+        with pytest.raises(ConfigError, match=r"reading\.named: .*\(group\)"):
             dialogue(tmp_path, thyme_row("/m/x/7.jpg"), "thyme_sft", named=wrong)
 
 
@@ -295,9 +295,9 @@ def test_a_turn_without_weight_is_shown_and_not_imitated(key: str, off: Any, tmp
     assert dialogue(tmp_path, {"messages": talk}, "openai").unlearnt == (1,)
     path = tmp_path / "train.json"
     path.write_text(json.dumps([{"messages": talk}, {"messages": talk[:2]}]))
-    with pytest.raises(RowProblem, match=r"row 0 of .* has no answer"):  # "Bad." is none, and "Good." answers "No."
+    with pytest.raises(RowProblem, match=r"row 0 of .*answer"):  # "Bad." is none, and "Good." answers "No."
         generate(0, 0, "train", path=str(path), name="own", row="openai")
-    with pytest.raises(RowProblem, match=r"row 1 of .* no turn of the assistant has a weight"):
+    with pytest.raises(RowProblem, match=r"row 1 of .*weight"):
         generate(0, 1, "demo-train", path=str(path), name="own", row="openai")
 
 
@@ -314,26 +314,26 @@ def test_openais_messages_in_a_row_are_one_question(tmp_path: Path) -> None:
     item = generate(0, 0, "train", path=str(path), name="own", row="openai")
     assert (item.question, item.answer, item.pixels.shape) == ("Describe this.", "A boat.", (40, 60, 3))
     talk[2] = {"role": "assistant", "content": [{"type": "tool_use", "name": "zoom", "input": ZOOM["arguments"]}]}
-    with pytest.raises(RowProblem, match="a part of a message has the type 'tool_use'"):
+    with pytest.raises(RowProblem, match="'tool_use'"):
         dialogue(tmp_path, {"messages": talk}, "openai")
 
 
 def test_calls_that_are_no_json_are_a_bad_row(tmp_path: Path) -> None:
     talk: list[dict[str, Any]] = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
     talk[1]["tool_calls"] = 1
-    with pytest.raises(RowProblem, match="tool_calls are '1'; expected a list"):
+    with pytest.raises(RowProblem, match="tool_calls are '1'"):
         dialogue(tmp_path, {"messages": talk}, "openai")
     path = tmp_path / "rows.parquet"
     for value, words in ((b"x", "bytes is not JSON"), (float("nan"), "not JSON compliant")):
         talk[1]["tool_calls"] = [{"name": "zoom", "arguments": {"level": value}}]
         pq.write_table(pa.Table.from_pylist([{"messages": talk}]), path)
-        with pytest.raises(RowProblem, match=f"the arguments of zoom are not JSON: .*{words}"):
+        with pytest.raises(RowProblem, match=f"arguments of zoom.*{words}"):
             generate(0, 0, "demo-train", path=str(path), name="own", row="openai")
 
 
 def test_an_assistant_that_says_nothing_is_a_bad_row(tmp_path: Path) -> None:
     talk = [*codevision()["conversations"][:3], {"from": "gpt", "value": " \n"}]
-    with pytest.raises(RowProblem, match="a turn of the assistant has neither text nor a call"):
+    with pytest.raises(RowProblem, match="assistant has neither"):
         dialogue(tmp_path, codevision(conversations=talk), "sharegpt")
 
 
@@ -342,7 +342,7 @@ def test_swifts_places_of_objects_are_no_text(tmp_path: Path) -> None:
     row = {"messages": talk, "images": ["0.png"], "objects": {"ref": ["dog"], "bbox": [[1, 2, 30, 40]]}}
     with pytest.raises(RowProblem, match=r"row 0 of .* have <ref-object> or <bbox>"):
         dialogue(tmp_path, row, "swift")
-    with pytest.raises(RowProblem, match="which its trainer fills in from objects"):  # also from a column named by hand
+    with pytest.raises(RowProblem, match="from objects"):  # also from a column named by hand
         dialogue(tmp_path, {**row, "messages": None, "talk": talk}, "swift", {"messages": "talk", "question": "talk"})
 
 
@@ -377,7 +377,7 @@ def test_mini_o3_is_a_literal_and_never_code(tmp_path: Path) -> None:
     assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant"]
     evil = "[{'from': 'human', 'value': __import__('os').getcwd()}]"
     assert texts.chat_of(evil) == evil
-    with pytest.raises(RowProblem, match="has neither messages nor a response"):
+    with pytest.raises(RowProblem, match="messages nor a response"):
         dialogue(tmp_path, codevision(conversations=evil), "sharegpt")
 
 
@@ -442,7 +442,7 @@ def test_a_crop_that_is_not_the_picture_after_it_is_a_bad_row(tmp_path: Path) ->
     (tmp_path / "q.png").write_bytes(canvas.png(np.ascontiguousarray(photo[80:240, 120:360])))
     assert len(led(dialogue(tmp_path, row, "thyme_sft"), "thyme")) == 4
     (tmp_path / "q.png").write_bytes(canvas.png(np.ascontiguousarray(photo[80:240, 0:240])))
-    with pytest.raises(RowProblem, match=r"crops \[120.0, 80.0, 360.0, 240.0\], and image 1 of 240 x 160") as found:
+    with pytest.raises(RowProblem, match=r"\[120.0, 80.0, 360.0, 240.0\].*240 x 160") as found:
         led(dialogue(tmp_path, row, "thyme_sft"), "thyme")
     assert found.value.reason == "a crop that is not the picture after it"
     assert len(led(dialogue(tmp_path, row, "thyme_sft", crops="any"), "thyme")) == 4

@@ -140,13 +140,13 @@ def test_a_codevision_row_without_a_transform_needs_no_tool(transform: Any, tmp_
 
 def test_a_codevision_crop_without_a_box_is_a_bad_row(tmp_path: Path) -> None:
     info = {"question": "Which?", "transform": ["rotate_90", "crop"]}
-    with pytest.raises(RowProblem, match="it needs a crop, but has no box"):
+    with pytest.raises(RowProblem, match="no box"):
         read(parquet(tmp_path, [deepeyes(extra_info=info)]), row="codevision_rl")
 
 
 def test_a_codevision_box_that_an_unknown_turn_moved_is_a_bad_row(tmp_path: Path) -> None:
     info = {"question": "Which?", "transform": "rotate", "bbox": [2, 4, 12, 14]}
-    with pytest.raises(RowProblem, match="its boxes are of the upright image, and rotate moves them"):
+    with pytest.raises(RowProblem, match=r"boxes .*rotate"):
         read(parquet(tmp_path, [deepeyes(extra_info=info)]), row="codevision_rl")
 
 
@@ -179,14 +179,14 @@ def test_pyvision_is_one_json_list_with_boxed_answers(tmp_path: Path) -> None:
     numeric = read(tmp_path / "train.json", row="pyvision_rl")  # [C] reward_score/__init__.py
     assert numeric.truth == {"source": "vsi_numerical", "number": 2.5, "rule": "mra"}
     (tmp_path / "train.json").write_text(json.dumps([rows[0] | {"video_path": "0.mkv"}]))
-    with pytest.raises(RowProblem, match="it can have neither image nor boxes"):
+    with pytest.raises(RowProblem, match="neither image nor boxes"):
         read(tmp_path / "train.json", row="pyvision_rl")
     graded = [rows[0] | {"answer": "2.5", "data_source": "vsi_rule_verifiable"}]
     (tmp_path / "train.json").write_text(json.dumps(graded))
     told = read(tmp_path / "train.json", row=functools.partial(questions.pyvision_rl, numeric=("vsi_rule_verifiable",)))
     assert told.truth["rule"] == "mra"
     (tmp_path / "train.json").write_text(json.dumps(rows)[:-3])
-    with pytest.raises(InputError, match="a JSON list without its end"):
+    with pytest.raises(InputError, match="JSON list"):
         read(tmp_path / "train.json", row="pyvision_rl")
 
 
@@ -264,11 +264,11 @@ def test_hugging_face_sets_are_read_from_a_folder_and_as_a_stream(scheme: str, t
     told = open_rows(path, "train", reading=rest).source.texts(["question"])
     assert len(list(told)) == (0 if scheme == "stream:" else 2)  # a stream names no files beside it
     assert generate(0, 1, "train", path=path, name="own", reading=rest).answer == "2"
-    with pytest.raises(InputError, match="has 3 rows, and row 3 is asked for"):
+    with pytest.raises(InputError, match=r"3 rows.* row 3"):
         generate(0, 3, "train", path=path, name="own")
     if not scheme:
         assert [p.suffix for p in reads("train", 3, path=path)].count(".arrow") == 1
-        with pytest.raises(InputError, match="has the splits train, and test is asked for"):
+        with pytest.raises(InputError, match=r"splits train.* test"):
             generate(0, 0, "test", path=path, name="own")
 
 
@@ -359,7 +359,7 @@ def test_links_are_followed_into_named_folders_alone(tmp_path: Path) -> None:
     (shown / "a.png").symlink_to(blobs / "abc")
     row = {"question": "Which?", "answer": "red", "image": "images/a.png"}
     path = jsonl(tmp_path / "snapshot", [row])
-    with pytest.raises(RowProblem, match="that of a link's target too"):
+    with pytest.raises(RowProblem, match="link's target"):
         read(path)
     assert np.array_equal(read(path, reading={"root": [str(blobs)]}).pixels, PICTURES[0])
 
@@ -546,5 +546,5 @@ def test_a_set_is_a_function_of_somebody_elses(tmp_path: Path) -> None:
 def test_a_function_that_returns_no_row_is_named(tmp_path: Path, given: Any, kind: str) -> None:
     path = jsonl(tmp_path, [{"q": "q?"}])
     for reading in (None, {"unwrap": True}):
-        with pytest.raises(RowProblem, match=f"row 0 of .*: its function returned {kind}, expected SetRow"):
+        with pytest.raises(RowProblem, match=f"row 0 of .*{kind}, expected SetRow"):
             read(path, row=lambda _: given, reading=reading)

@@ -94,7 +94,7 @@ def test_a_row_names_the_rule_that_scores_its_answer(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=told):
             generate(0, 0, "train", path=bad, name="chartqa")
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match=r"its tolerance is 0\.05; give rule: numeric"):
+    with pytest.raises(InputError, match=r"0\.05.*rule: numeric"):
         generate(0, 0, "train", path=parquet(tmp_path / "none", rows(1, tolerance=0.05)), name="chartqa")
 
 
@@ -142,7 +142,7 @@ def test_a_column_that_looks_like_a_slip_is_refused(wrong: str, right: str, tmp_
         lambda: survey("train", path=path),
         lambda: survey("train", path=path, reading={"constant_rule": "exact", "root": str(tmp_path)}),
     ):
-        with pytest.raises(InputError, match=f"a column '{wrong}', which is not known. Did you mean '{right}'"):
+        with pytest.raises(InputError, match=f"'{wrong}'.* Did you mean '{right}'"):
             look()
     assert survey("train", path=path, columns={"source": "source"}).unread == (wrong,)  # its author looked at columns
 
@@ -167,16 +167,16 @@ def test_null_takes_all_rows_and_what_is_left_is_told(tmp_path: Path) -> None:
     data, notes = counted(own_task(path, train=4))
     assert data.tasks["own"].train == 4
     assert "has 9 rows; the first 4 are used (data.tasks.own.train=4; null takes all)" in notes[0]
-    with pytest.raises(InputError, match=r"has 9 rows, and data\.tasks\.own\.train=10 asks for more"):
+    with pytest.raises(InputError, match=r"9 rows.*data\.tasks\.own\.train=10"):
         counted(own_task(path, train=10))
-    with pytest.raises(InputError, match=r"test\.parquet cannot be read"):
+    with pytest.raises(InputError, match=r"test\.parquet"):
         counted(own_task(path, train=4, test=None))
 
 
 def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
     """Ids are made of it: the second row of that id was found when everything was written."""
     task = own_task(parquet(tmp_path, rows(2)), train=2).tasks["own"]
-    with pytest.raises(ConfigError, match=r"data\.tasks\.b\.generate\.name=own is also the name of data\.tasks\.a"):
+    with pytest.raises(ConfigError, match=r"data\.tasks\.b\.generate\.name=own .*data\.tasks\.a"):
         Data({"a": task, "b": task})
     train, test = (own_task(parquet(tmp_path, rows(2)), **{split: 2}).tasks["own"] for split in ("train", "test"))
     assert Data({"a": train, "b": test}).tasks  # ids have the split
@@ -185,13 +185,13 @@ def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_a_row_without_supervision_is_bad_in_that_form_alone(tmp_path: Path) -> None:
     path = parquet(tmp_path, rows(1, boxes=[]))
     assert generate(0, 0, "train", path=path, name="seal").answer == "0"
-    with pytest.raises(RowProblem, match=r"neither boxes .* out of that form alone with synth\.bad_rows=skip") as told:
+    with pytest.raises(RowProblem, match=r"boxes .*synth\.bad_rows=skip") as told:
         generate(0, 0, "train", path=path, name="seal", form="tool")
     assert told.value.reason == "no tool-supervised form"
 
 
 def test_a_generator_without_an_end_has_no_all() -> None:
-    with pytest.raises(ConfigError, match=r"data\.tasks\.zoom\.train: null means all rows"):
+    with pytest.raises(ConfigError, match=r"data\.tasks\.zoom\.train: null"):
         counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.ZoomSize()), train=None)}))
     data, notes = counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.ZoomSize()), train=3)}))
     assert (data.tasks["zoom"].train, notes) == (3, [])
@@ -252,9 +252,7 @@ def test_an_image_too_narrow_for_every_model_is_a_bad_row(keep: KeepImages, tmp_
         generate, 0, split="train", path=str(tmp_path / "train.jsonl"), name="own", keep_images=keep
     )
     assert read(item=0).answer == "0"
-    with pytest.raises(
-        RowProblem, match=r"row 1 of .*train\.jsonl is refused\. An image of 20 x 4020 .* 200 times"
-    ) as told:
+    with pytest.raises(RowProblem, match=r"row 1 of .*train\.jsonl.* 20 x 4020 .* 200 ") as told:
         read(item=1)
     assert told.value.reason == "an image that cannot be shown"
 
@@ -313,7 +311,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     path = parquet(tmp_path, rows(3))
     with pytest.raises(InputError, match="has 3 rows"):
         generate(0, 3, "train", path=path, name="doc")
-    with pytest.raises(InputError, match=r"test\.parquet cannot be read"):
+    with pytest.raises(InputError, match=r"test\.parquet"):
         generate(0, 0, "test", path=path, name="doc")
     (tmp_path / "validation.parquet").write_bytes((tmp_path / "train.parquet").read_bytes()[:-20])
     with pytest.raises(InputError, match="damaged or cut off"):

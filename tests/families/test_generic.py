@@ -173,7 +173,7 @@ def test_a_type_that_no_test_shows_is_compared_when_it_is_loaded(monkeypatch: py
     monkeypatch.setattr(checks, "SHOWN", ())
     load_model(family)
     monkeypatch.setattr(type(family), "head", lambda self, model: torch.nn.Linear(96, 1024))
-    with pytest.raises(InputError, match=r"log-probabilities of its own forward pass differ by inf nats"):
+    with pytest.raises(InputError, match=r"\binf nats"):
         load_model(family)
 
 
@@ -195,13 +195,13 @@ def _edit(path: Path, **values: Any) -> None:
 
 def test_a_template_that_drops_what_was_said_is_refused(folder: Path) -> None:
     _template(folder, "{{ content['text'] }}", "{{ content['text'] if message['role'] != 'assistant' }}")
-    with pytest.raises(InputError, match=r"internvl\): the model's chat template drops or changes the policy's text"):
+    with pytest.raises(InputError, match=r"internvl\): .*chat template .*policy's text"):
         open_family(folder)
 
 
 def test_a_template_that_changes_an_earlier_turn_is_refused(folder: Path) -> None:
     _template(folder, "{{ content['text'] }}", "{{ content['text'] | replace('red', 'RED') }}")
-    with pytest.raises(InputError, match=r"rows would not be exact: of a conversation of three questions"):
+    with pytest.raises(InputError, match="conversation of three questions"):
         open_family(folder)
 
 
@@ -209,7 +209,7 @@ def test_a_template_that_changes_headers_and_texts_is_refused(tmp_path: Path) ->
     folder = tmp_path / "model"
     shutil.copytree(tiny_generic("llava_onevision").family.folder, folder)
     _template(folder, "content['text'] }}", "(content['text'] | replace('red', 'RED')) }}")
-    with pytest.raises(InputError, match=r"rows would not be exact: of a conversation of three questions"):
+    with pytest.raises(InputError, match="conversation of three questions"):
         open_family(folder)
 
 
@@ -298,7 +298,7 @@ def test_a_template_that_drops_thoughts_opens_and_rows_keep_them(folder: Path) -
 
 def test_a_template_that_rewrites_thoughts_is_refused(folder: Path) -> None:
     _template(folder, "{{ content['text'] }}", "{{ content['text'] | replace('<think>', '<thought>') }}")
-    with pytest.raises(InputError, match=r"neither keeps nor drops the thought of an earlier turn, but rewrites it"):
+    with pytest.raises(InputError, match="thought of an earlier turn"):
         open_family(folder)
 
 
@@ -327,7 +327,7 @@ def test_a_package_that_is_missing_is_named_with_its_command(tmp_path: Path, mon
     for name in ("processor_config.json", "preprocessor_config.json"):
         _edit(folder / name, processor_class="SmolVLMProcessor")
     monkeypatch.setattr(processing_smolvlm, "num2words", None, raising=False)
-    with pytest.raises(InputError, match=r"SmolVLMProcessor\) needs a package .*: num2words\. .*pip install num2words"):
+    with pytest.raises(InputError, match=r"SmolVLMProcessor\) .*pip install num2words"):
         processors.open_processor(folder, "smolvlm")
 
 
@@ -346,7 +346,7 @@ def test_an_image_processor_that_needs_torchvision_says_so(
         raise ImportError(told)
 
     monkeypatch.setattr(processors, "_joined", raises)
-    with pytest.raises(InputError, match=r"not installed: torchvision\. .*pip install torchvision torch==\d"):
+    with pytest.raises(InputError, match=r"pip install torchvision torch==\d"):
         open_family(folder)
 
 
@@ -378,7 +378,7 @@ def test_a_template_with_a_system_prompt_of_its_own_is_taken(folder: Path) -> No
 
 def test_a_template_without_an_end_marker_is_refused(folder: Path) -> None:
     _template(folder, "{{'<|im_end|>\n'}}", "{{ '\n' }}")
-    with pytest.raises(InputError, match="ends the policy's turn by no special token"):
+    with pytest.raises(InputError, match="no special token"):
         open_family(folder)
 
 
@@ -386,7 +386,7 @@ def test_positions_of_several_axes_are_refused(folder: Path) -> None:
     text = json.loads((folder / "config.json").read_text())["text_config"]
     text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
     _edit(folder / "config.json", text_config=text)
-    with pytest.raises(InputError, match=r"type 'internvl', which is not supported: its positions have several axes"):
+    with pytest.raises(InputError, match=r"'internvl'.*positions"):
         open_family(folder)
 
 
@@ -401,19 +401,19 @@ def test_a_half_downloaded_folder_is_one_error(folder: Path, name: str) -> None:
 
 def test_weights_that_are_missing_are_one_error(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="cannot load a vision-language model from"):
+    with pytest.raises(InputError, match="cannot load"):
         load_model(open_family(folder))
 
 
 def test_the_processor_of_another_kind_of_model_is_one_error(folder: Path) -> None:
     _edit(folder / "processor_config.json", processor_class="Gemma3Processor")
-    with pytest.raises(InputError, match="processor of another kind of model: Gemma3Processor, expected InternVL"):
+    with pytest.raises(InputError, match="Gemma3Processor, expected InternVL"):
         open_family(folder)
 
 
 def test_a_tokenizer_without_the_image_token_is_one_error(folder: Path) -> None:
     _edit(folder / "config.json", image_token_id=100_000)
-    with pytest.raises(InputError, match="image_token_id=100000, and its tokenizer has no such token"):
+    with pytest.raises(InputError, match="image_token_id=100000"):
         open_family(folder)
 
 
@@ -421,7 +421,7 @@ def test_an_image_marker_that_the_tokenizer_does_not_know_is_one_error() -> None
     family = tiny_generic("internvl").family
     tokenizer = copy.deepcopy(family.chat.reader.processor.tokenizer)
     tokenizer.unk_token = "<|endoftext|>"
-    with pytest.raises(InputError, match=r"names no image marker that its tokenizer has .*<nowhere>"):
+    with pytest.raises(InputError, match=r"image marker .*<nowhere>"):
         checks.image_token(family.config, SimpleNamespace(tokenizer=tokenizer, image_token="<nowhere>"))
 
 
@@ -450,7 +450,7 @@ def test_a_model_class_that_lacks_what_is_asked_for_is_one_error(monkeypatch: py
         raise AttributeError("'Odd' object has no attribute 'model'")
 
     monkeypatch.setattr(checks, "require_seam", odd)
-    with pytest.raises(InputError, match=r"type 'internvl', which is not supported: its class cannot be used .*'Odd'"):
+    with pytest.raises(InputError, match=r"'internvl'.*class .*'Odd'"):
         load_model(tiny_generic("internvl").family)
 
 
@@ -465,7 +465,7 @@ def test_values_that_are_dropped_at_random_are_refused(folder: Path) -> None:
 
 
 def test_vllm_is_kept_from_images_whose_text_merges_with_what_is_beside_it() -> None:
-    with pytest.raises(InputError, match=r"does not begin and end with a special token.*use engine=hf"):
+    with pytest.raises(InputError, match=r"special token.*engine=hf"):
         tiny_generic("gemma3").family.vllm.arguments(4, 512, 10**6)
     for kind in {*BUILD} - {"gemma3"}:
         tiny_generic(kind).family.vllm.arguments(4, 512, 10**6)
