@@ -43,16 +43,21 @@ _END = r"(?![A-Za-z0-9_])"
 _NOT = r"(?:不是|不选|不選|不应选|不應選|不能选|不能選|并非|並非|而非|排除|不可能是|不会是|不會是)(?:选项|選項)?"
 _WRONG = (
     r"\s?(?:选项|選項|项|項)?[也都均]?是?(?:不正确|不正確|不对|不對|错误|錯誤|错|錯|不符|有误|有誤|可以排除|可排除|被排除|排除"
-    r"|不是(?:正确|正確|对|對|答案|正解)|では(?:ない|なく|ありません)|じゃない|[はが](?:間違い|誤り|不正解|違い|違う)"
-    r"|[가이는은]\s?(?:아니|아닌|아닙|틀|오답))"
+    r"|不是(?:正确|正確|对|對|答案|正解)|では(?:ない|なく|ありません)|じゃない|[はが](?:間違い|誤り|不正解|違い|違う|正しくな|正しくあり)"
+    r"|[가이는은]\s?(?:정답이\s?)?(?:아니|아닌|아닙|틀|오답))"
 )
 _DENIED = (
-    r"(?i:\b(?:not|nor|neither|cannot|nicht|weder|noch|pas|ni|\w{1,9}n't)\s"
+    r"(?i:\b(?:rather than|instead of|unlike)\s)[(\[]?<L>[)\]]?(?![\w'])"
+    r"|(?i:\b(?:not|nor|neither|never|cannot|nicht|weder|noch|pas|ni|no es|non è|не|\w{1,9}n't)\s"
     r"(?:(?:be|say|show|option|choice|choose|pick|select|think|it's|it|is|both|die|la|le)\s){0,6})"
     r"[(\[]?<L>[)\]]?(?:\s?(?:,|\bor|\bnor)\s?[(\[]?<L>[)\]]?(?![\w'])){0,25}(?![\w'])"
     r"|(?<![\w'])(?<!but )(?<!except )[(\[]?<L>[)\].:]{0,3}"
-    r"(?:[ \t](?!(?:<L>|because|since|as|and|but|while|others?|rest)\b)[^\s.!?,;]{1,40}){0,4}?\s(?i:is|are)\s"
-    r"(?i:wrong|incorrect|false|not (?:right|correct|true|it|the answer))\b"
+    r"(?:[ \t](?!(?:<L>|because|since|as|and|but|while|others?|rest)\b)[^\s.!?,;]{1,40}){0,4}?\s"
+    r"(?i:(?:is|are|would be|must be|seems|looks)\s(?:wrong|incorrect|false|not (?:right|correct|true|it|the answer))"
+    r"|(?:isn't|aren't)\s(?:right|correct|true|it|the answer)"
+    r"|(?:ist|est|es|è) (?:nicht|falsch|faux|fausse|incorrect[ao]?|falso|falsa|sbagliat[ao]))\b"
+    r"|(?<![\w'])[(\[]?<L>[)\]]?\?\s?(?i:no\b)"
+    rf"|除了?\s?<L>\s?(?:之外|以外|外)?\s?[都均]是?(?:对|對|正确|正確)"
     rf"|{_NOT}\s?[(\[]?<L>[)\]]?{_END}(?:\s?[、和与與或]\s?<L>{_END}){{0,25}}"
     rf"|(?<![A-Za-z0-9_])(?:<L>\s?[、和与與]\s?){{0,25}}[(\[]?<L>[)\]]?(?:\s?都)?{_WRONG}"
 )
@@ -60,8 +65,8 @@ _LEFT_OPEN = (  # "A or B"; "A, B or C" and "A and B" at the end of a clause, so
     r"(?<![A-Za-z0-9_'.-])[(\[]?<L>[)\]]?\s?"
     r"(?:,?\s?\bor\b(?:\s(?:maybe|perhaps|possibly|option)){0,3}|/|或者?|还是|還是|か|또는|이나|나)\s?"
     r"[(\[]?<L>(?![A-Za-z0-9_'-])[)\]]?"
-    r"|(?<![A-Za-z0-9_'.-])[(\[]?<L>[)\]]?(?:\s?[,、]\s?[(\[]?<L>[)\]]?){0,25}\s?,?\s?"
-    r"(?:\bor\b|\band\b|&|[和与與と와과、])\s?[(\[]?<L>[)\]]?(?=\s?(?:$|[.,;:!?)\]*\"'\n]))"
+    r"|(?<![A-Za-z0-9_'.-])[(\[]?<L>[)\]]?(?:\s?[,、]\s?[(\[]?<L>[)\]]?){0,25}\s?"
+    r"(?:,?\s?(?:\bor\b|\band\b|&|[和与與と와과、])|,)\s?[(\[]?<L>[)\]]?(?=\s?(?:$|[.,;:!?)\]*\"'\n]))"
 )
 _MARK = 0xE000  # of option 0 in a reply: a character of private use, and no digit
 _MARKS = f"[{chr(_MARK)}-{chr(_MARK + 0xFFF)}]"

@@ -72,7 +72,7 @@ _NONE = re.compile(  # "No cars.", but not "No images were given."
     re.IGNORECASE,
 )
 _DENIED = re.compile(  # "not 5 but 6", "5 instead of 6", "more than 5", "< 5"; no tag before a number
-    r"(?:(?<![\w=-])[<>](?!\s?[\d.]{1,60}>)|\u2260"
+    r"(?:(?<![\w=-])[<>](?!\s?[\d.]{1,60}>)|[\u2260\u2264\u2265]"
     r"|\b(?:not|instead of|rather than|(?:more|less|fewer|greater|higher|lower) than)\b"
     r"|不是|而非|不到|超过|超過|大于|大於|小于|小於|多于|多於|少于|少於)"
     rf"\s?(?:[-+]?(?:\d{{1,60}}(?:\.\d{{1,60}})?|\.\d{{1,60}})(?![\d/])|(?:{'|'.join(_SMALL)}|[{_ONES}\u5341])(?!\w))",
