@@ -283,5 +283,5 @@ def test_an_image_that_is_neither_base64_nor_below_the_folder_is_a_problem_of_it
     (tmp_path / "outside.png").write_bytes(png(0))
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
-    with pytest.raises(InputError, match=r"row 3: its image is (?:no base64|'.{1,60}'; expected bytes, base64)"):
+    with pytest.raises(InputError, match=r"row 3: its image is (?:not base64|'.{1,60}'; expected bytes, base64)"):
         files.pictures(image, folder, "row 3")
