@@ -265,6 +265,7 @@ def test_a_guard_never_waits_for_code_that_does_not_read(world: World) -> None:
     assert len(ends) > 5, "the channel was never full"
 
 
+@pytest.mark.slow  # two templates
 def test_what_hangs_is_killed_and_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect 29: nobody asked the template to end its guard, and nobody ended a template that hung itself."""
     monkeypatch.setattr(pool, "GONE_S", 0.5)

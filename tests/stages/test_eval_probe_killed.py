@@ -80,6 +80,7 @@ def drawn(row: Continuation) -> tuple[Any, ...]:
     return row.key, row.seed, row.right, [turn.token_ids for turn in row.trajectory.turns]
 
 
+@pytest.mark.slow  # a whole evaluation again from every kill
 def test_the_prefix_is_exact_and_a_kill_loses_no_finished_continuation(tmp_path: Path) -> None:
     home, model, kept = tmp_path / "artifacts", tiny_model.folder(), 11
     coloured_tags.write(home)

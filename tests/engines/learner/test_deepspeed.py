@@ -179,6 +179,7 @@ def test_a_step_that_deepspeed_leaves_out_is_told(monkeypatch):
         trained.step(bad)
 
 
+@pytest.mark.slow  # ten learners; a checkpoint that goes on with the same portions is of `make test`
 @each_case(("stage", "offload"), [(0, "none"), (1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "weights")])
 def test_a_checkpoint_goes_on_with_other_portions_of_memory(tmp_path, stage, offload):
     """Equal but for rounding: gradients are summed in another order, and Adam's step may be the host's."""

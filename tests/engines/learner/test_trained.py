@@ -132,7 +132,7 @@ def test_merged_weights_are_pefts_own():
     same(found, plain, 1e-6)
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", [0, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_model_without_its_adapters_is_the_reference(stage):
     pytest.importorskip("peft")
     loss = LossConfig(kl_coef=0.1)
