@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import resource
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +76,30 @@ def test_a_benchmark_is_shown_fetched_and_checked(
 def test_nothing_is_fetched_without_a_yes(tmp_path: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert get("quiz", *own(tmp_path))[0] == 2
     assert "--yes" in capsys.readouterr().err and not hub.sent and not (tmp_path / "sets").exists()
+
+
+def test_a_copy_keeps_the_revision_of_its_lock_here_and_on_another_machine(
+    tmp_path: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo, lock = hub.repos["datasets/me/quiz"], tmp_path / "sets" / "quiz" / "hub.lock"
+    assert get("quiz", "--yes", *own(tmp_path))[0] == 0
+    locked = json.loads(lock.read_text())["me/quiz"]
+    assert locked["commit"] == COMMIT and locked["files"]["quiz.tsv"] == SHA
+    there = tmp_path / "there" / "sets" / "quiz" / "hub.lock"
+    there.parent.mkdir(parents=True)
+    shutil.copy(lock, there)
+    repo.files["quiz.tsv"] = TSV.replace(b"What", b"Who?")  # the hub lists other rows under the same commit
+    for folder in (tmp_path, tmp_path / "there"):
+        assert get("quiz", "--yes", *own(folder))[0] == 2
+        assert f"at revision {COMMIT} with another digest than" in capsys.readouterr().err
+    repo.commit = "f" * 40
+    pinned = [*own(tmp_path / "pinned", hub=[f"me/quiz@{repo.commit}"])[:-1], str(there.parents[1])]
+    for words, told in ((own(tmp_path / "there"), f"me/quiz@{COMMIT}"), (pinned, f"{repo.commit} was asked")):
+        assert get("quiz", "--yes", *words)[0] == 2
+        assert told in capsys.readouterr().err and not there.with_name("quiz.tsv").exists()
+    get("quiz", "--yes", "--newest", *own(tmp_path))
+    assert (lock.with_name("quiz.tsv")).read_bytes() == repo.files["quiz.tsv"]
+    assert json.loads(lock.read_text())["me/quiz"]["commit"] == repo.commit
 
 
 def test_a_mirror_that_lies_is_found_out(tmp_path: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:

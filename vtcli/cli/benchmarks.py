@@ -149,11 +149,13 @@ def get(
         "benchmarks"
     ),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the download.")] = False,
+    newest: Annotated[bool, typer.Option("--newest", help="Replace a copy by another revision.")] = False,
     own: Own = None,
 ) -> None:
     """Fetch NAME… from the hub or a mirror (HF_ENDPOINT): benchmarks, and the public sets of data=NAME.
 
     Licence, size and revision are shown first. A download that stopped goes on. Every file is compared with its digest.
+    hub.lock in the copy has revision and digests: later commands, on other machines too, fetch those.
     """
     from vtcli.benchmarks.files import places
     from vtcli.config import compose
@@ -171,7 +173,7 @@ def get(
                 )
             forms = [(form.files, form.video is None) for form in benchmark.formats]
             for hub, place in places(into, one, benchmark):
-                _fetch(one, hub_files.survey(hub, forms, place), benchmark.licence, place, yes)
+                _fetch(one, hub, forms, benchmark.licence, place, yes=yes, newest=newest)
             wrong |= not _check_copy(into, one, benchmark)
             _say_evaluate([one], into, own)
             continue
@@ -183,8 +185,7 @@ def get(
             )
         for task, found in sets.items():
             place = into / one / task if len(sets) > 1 else into / one
-            listing = hub_files.survey(found.name, [(found.files, True)], place)
-            _fetch(one, listing, found.licence, place, yes)
+            listing = _fetch(one, found.name, [(found.files, True)], found.licence, place, yes=yes, newest=newest)
             rows = hub_files.rows_of(listing, found, place)
             say_next("synth", f"data={one}", f"data.tasks.{task}.generate.path={rows}", *_flags(own))
     raise typer.Exit(INCOMPLETE if wrong else 0)
@@ -209,11 +210,17 @@ def _fetched(own: Path | None) -> list[str]:
     return sorted(path.stem for path in files if "\nhub:" in path.read_text())
 
 
-def _fetch(name: str, listing: HubListing, licence: str, place: Path, yes: bool) -> None:
-    """Lists the files, asks, and fetches them. Raises ``InputError`` for a no."""
+def _fetch(
+    name: str, hub: str, forms: Sequence[tuple[str, bool]], licence: str, place: Path, *, yes: bool, newest: bool
+) -> HubListing:
+    """Lists the files, asks, and fetches them. ``newest``: whatever revision the local copy has. Raises ``InputError``
+    for a no."""
     from vtcli.data.importers import hub_files
     from vtcli.errors import InputError
 
+    listing = hub_files.survey(hub if newest else hub_files.locked_name(hub, place), forms, place)
+    if not newest:
+        hub_files.require_locked(listing, place)
     print_line(
         f"{name}: {listing.name}, {len(listing.files)} files, {listing.size / 1e6:.1f} MB, to {place}\n"
         f"licence: {licence}; on its card: {listing.licence}\n"
@@ -224,6 +231,7 @@ def _fetch(name: str, listing: HubListing, licence: str, place: Path, yes: bool)
     hub_files.fetch(listing, place)
     if not listing.pinned:
         print_line(f"to pin it, write {listing.name}@{listing.commit} under hub: in its file of conf/")
+    return listing
 
 
 @app.command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from threading import Event, Lock
 from typing import Any
 
 from vtcli.errors import InputError
-from vtcli.foreign import one_line, print_line
+from vtcli.foreign import load_json, one_line, print_line
 from vtcli.progress import RowBars
 from vtcli.store import disk
 
@@ -26,6 +27,10 @@ WHOLE_TABLES = (".parquet", ".tsv", ".csv")
 ABOUT = ("README*", "LICENSE*", "LICENCE*")
 """Files that come along in any case."""
 
+
+LOCK = "hub.lock"
+"""File of a local copy: each repository's commit and its files' digests. A copy of it in an empty folder makes another
+machine fetch the same."""
 
 ELSEWHERE = "give another folder by --into"
 AT_A_TIME, ATTEMPTS, TIMEOUT_S, MEGABYTE = 4, 5, 60.0, 10**6
@@ -49,6 +54,10 @@ class HubFile:
     size: int
     sha256: str | None
     blob: str | None
+
+    @property
+    def digest(self) -> str:
+        return str(self.sha256 or self.blob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +131,66 @@ def survey(name: str, forms: Sequence[tuple[str, bool]], place: Path) -> HubList
     )
 
 
+def locked_name(name: str, place: Path) -> str:
+    """Returns the name with the commit that the local copy's ``hub.lock`` has, if the name pins no revision."""
+    commit, _ = _locks(place).get(name, ("", {}))
+    return f"{name}@{commit}" if commit else name
+
+
+def require_locked(listing: HubListing, place: Path) -> None:
+    """Compares a listing with the local copy's ``hub.lock``.
+
+    Raises:
+        InputError: another commit, or the same with other digests.
+    """
+    commit, digests = _locks(place).get(listing.name, (listing.commit, {}))
+    if commit != listing.commit:
+        raise InputError(
+            f"{place / LOCK} has {listing.name} at revision {commit}, and {listing.commit} was asked for. Give another "
+            "folder by --into, or --newest to replace the copy."
+        )
+    if changed := [each.path for each in listing.files if digests.get(each.path, each.digest) != each.digest]:
+        raise InputError(
+            f"{listing.name} lists {changed[0]} at revision {commit} with another digest than {place / LOCK} has. A "
+            "revision does not change: do not trust this mirror (HF_ENDPOINT)."
+        )
+
+
+def _locks(place: Path) -> dict[str, tuple[str, dict[str, str]]]:
+    """Commit and digests of each repository that the local copy is from."""
+    path = place / LOCK
+    if not path.is_file():
+        return {}
+    try:
+        found = load_json(path.read_bytes())
+        return {str(name): (str(each["commit"]), dict(each["files"])) for name, each in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read ({error!r}). Remove it, or copy it again.") from error
+
+
+def _write_lock(listing: HubListing, place: Path) -> None:
+    locks = _locks(place)
+    commit, digests = locks.get(listing.name, ("", {}))
+    kept = digests if commit == listing.commit else {}
+    locks[listing.name] = listing.commit, kept | {each.path: each.digest for each in listing.files}
+    plain = {name: {"commit": commit, "files": files} for name, (commit, files) in sorted(locks.items())}
+    with disk.checked(place, elsewhere=ELSEWHERE):
+        disk.write_atomic(place / LOCK, (json.dumps(plain, indent=1) + "\n").encode())
+
+
 def fetch(listing: HubListing, place: Path) -> None:
-    """Downloads the files into ``place`` and compares each with the hub's digest. Files that are there stay.
+    """Downloads the files into ``place``, compares each with the hub's digest, and writes ``hub.lock``. Files that are
+    there stay, unless the lock has another digest of them.
 
     Raises:
         InputError: no room, no way to the hub, a hub that refuses or stops, a file that is not what the hub lists.
     """
-
+    _, before = _locks(place).get(listing.name, ("", {}))
     with disk.checked(place, elsewhere=ELSEWHERE):
         place.mkdir(parents=True, exist_ok=True)
+        for file in listing.files:
+            if before.get(file.path, file.digest) != file.digest:
+                (place / file.path).unlink(missing_ok=True)
         free = shutil.disk_usage(place).free
         missing = [file for file in listing.files if not (place / file.path).is_file()]
         needed = sum(file.size for file in missing)
@@ -157,6 +217,7 @@ def fetch(listing: HubListing, place: Path) -> None:
                 raise
         for file in listing.files:
             _require_digest(place / file.path, file, listing.name)
+    _write_lock(listing, place)
 
 
 def _download(listing: HubListing, file: HubFile, place: Path, count: Callable[[int], None], stopped: Event) -> None:
@@ -170,7 +231,7 @@ def _download(listing: HubListing, file: HubFile, place: Path, count: Callable[[
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
     path = place / file.path
-    part = path.with_name(f".{path.name[:100]}.{(file.sha256 or file.blob or '')[:16]}.part")  # one for each content
+    part = path.with_name(f".{path.name[:100]}.{file.digest[:16]}.part")  # one for each content
     with disk.checked(part, elsewhere=ELSEWHERE):
         path.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
@@ -223,7 +284,7 @@ def _write(out: io.FileIO, data: bytes, path: Path) -> None:
 
 
 def _require_digest(path: Path, file: HubFile, name: str) -> None:
-    found, listed = _digest(path, large=file.sha256 is not None), str(file.sha256 or file.blob)
+    found, listed = _digest(path, large=file.sha256 is not None), file.digest
     if found != listed:
         path.unlink()
         raise InputError(
