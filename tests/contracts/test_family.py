@@ -48,6 +48,19 @@ SIZES: dict[str, dict[str, Any]] = {
         **{"vision_positions": 36, "vision_deepstack": 2, "initializer_range": 0.1},
         **{"experts": 4, "experts_per_token": 2, "expert_intermediate_size": 32},
     },
+    "qwen3_5": {
+        **{"vocab_size": 420, "hidden_size": 48, "layers": 3, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
+        **{"vision_hidden_size": 32, "vision_depth": 2, "vision_heads": 2, "vision_intermediate_size": 48},
+        **{"vision_positions": 36, "initializer_range": 0.1, "attention_every": 2},
+        **{"linear_heads": 1, "linear_value_heads": 2, "linear_size": 16},
+    },
+    "qwen3_5_moe": {
+        **{"vocab_size": 420, "hidden_size": 48, "layers": 2, "heads": 3, "kv_heads": 1},
+        **{"vision_hidden_size": 32, "vision_depth": 2, "vision_heads": 2, "vision_intermediate_size": 48},
+        **{"vision_positions": 36, "initializer_range": 0.1, "attention_every": 2},
+        **{"linear_heads": 1, "linear_value_heads": 2, "linear_size": 16},
+        **{"experts": 4, "experts_per_token": 2, "expert_intermediate_size": 32},
+    },
 }
 """Of the smallest version of each family; one that is missing here fails the first test."""
 TALK = [

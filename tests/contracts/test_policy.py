@@ -34,8 +34,9 @@ from vtcli.schema import Completion, ImageRef, Trajectory
 OFTEN = ("qwen2_5_vl", "internvl")
 """With hf in every run of the suite, Qwen3-VL in the slow one. On vLLM `make test-vllm` has the first, `make test-all`
 the others."""
-REFUSED = {("gemma3", "vllm"), ("gemma3", "vllm_server")}
-"""vLLM's attention for CPUs shows a token of an image none of those behind it."""
+REFUSED = {(kind, engine) for kind in ("gemma3", "qwen3_5", "qwen3_5_moe") for engine in ("vllm", "vllm_server")}
+"""vLLM's attention for CPUs shows a token of an image none of those behind it, and its linear attention takes bf16
+alone."""
 ENGINES = {
     "hf": (),
     **dict.fromkeys(

@@ -22,6 +22,6 @@ def test_it_holds_what_the_library_s_cache_holds_bit_for_bit():
         assert ours.get_seq_length() == theirs.get_seq_length()
         if step == 2:  # rows leave, rows are copied
             keep = torch.tensor([2, 0, 0])
-            ours.batch_select_indices(keep)
-            theirs.batch_select_indices(keep)
+            ours.reorder_cache(keep)
+            theirs.reorder_cache(keep)
             batch = 3

@@ -17,6 +17,9 @@ from vtcli.engines.learner.deepspeed import DeepSpeedLearner, export
 from vtcli.engines.learner.packing import segments
 from vtcli.protocols import Request, Sampling
 
+DECAY = (".A_log", ".dt_bias", ".in_proj_a.weight")
+"""Weights of linear attention whose gradients are small differences of large sums: transformers' own move by 4e-5 of
+the largest when every weight moves by its last digit."""
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
@@ -44,16 +47,18 @@ def test_log_probabilities_and_gradients_are_those_of_each_row_alone(tiny: TinyF
     factor = {row.id: 0.5 + nth for nth, row in enumerate(rows)}
     alone = {row.id: tiny.expected(plain, row) for row in rows}
     torch.stack([factor[name] * values.sum() for name, values in alone.items()]).sum().backward()
-    batch = tiny.packed(rows, one_call)
-    logprobs, *_ = ours.module(batch)
-    torch.testing.assert_close(logprobs, torch.cat([alone[row.id] for row in batch.rows]), atol=1e-5, rtol=1e-5)
-    weight = torch.cat([torch.full((sum(row.mask),), factor[row.id]) for row in batch.rows])
-    (weight * logprobs).sum().backward()
+    for part in [rows] if tiny.family.packs else [[row] for row in rows]:
+        batch = tiny.packed(part, one_call)
+        logprobs, *_ = ours.module(batch)
+        torch.testing.assert_close(logprobs, torch.cat([alone[row.id] for row in batch.rows]), atol=1e-5, rtol=1e-5)
+        weight = torch.cat([torch.full((sum(row.mask),), factor[row.id]) for row in batch.rows])
+        (weight * logprobs).sum().backward()
     expected, found = dict(plain.named_parameters()), dict(ours.module.model.named_parameters())
     assert found.keys() == expected.keys()
     for name, parameter in expected.items():
         largest = float(parameter.grad.abs().max())
-        torch.testing.assert_close(found[name].grad, parameter.grad, atol=1e-5 * max(largest, 1e-3), rtol=1e-4)
+        within = 1e-4 * max(largest, 0.1) if name.endswith(DECAY) else 1e-5 * max(largest, 1e-3)
+        torch.testing.assert_close(found[name].grad, parameter.grad, atol=within, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -106,7 +111,9 @@ def test_adapters_go_into_the_language_model_alone(name: str) -> None:
     lora = Lora(4, targets=ATTENTION) if experts else Lora(4)
     ours = learner(tiny, Optim(lr=1e-2, lora=lora))
     trained = {name for name, p in ours.module.model.named_parameters() if p.requires_grad}
-    assert len(trained) == 2 * len(lora.targets) * len(tiny.family.decoder(ours.module.model).get_decoder().layers)
+    layers = dict(tiny.family.decoder(ours.module.model).get_decoder().layers.named_modules())
+    fitting = [name for name in layers if name.rpartition(".")[2] in lora.targets]
+    assert len(trained) == 2 * len(fitting) >= 2 * len(lora.targets)
     assert all(f".{tiny.family.language_model}." in name for name in trained)
     ours.step(tiny.rows())
     weights = ours.weights()

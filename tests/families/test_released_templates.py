@@ -22,6 +22,8 @@ RELEASED = [
     ("qwen2_5_vl", "qwen2_5_vl", "user"),
     ("qwen3_vl", "qwen3_vl", "tool"),
     ("qwen3_vl_moe", "qwen3_vl", "tool"),
+    ("qwen3_5", "qwen3_5_think", "tool"),
+    ("qwen3_5_moe", "qwen3_5_nothink", "tool"),
     ("gemma3", "gemma3", "user"),
     ("idefics3", "idefics3", "user"),
     ("smolvlm", "smolvlm", "user"),
@@ -41,7 +43,7 @@ def test_a_row_is_the_text_of_a_released_template(tmp_path: Path, kind: str, nam
     (folder / "chat_template.jinja").write_text(template)
 
     chat, image = open_family(folder).chat, tiny.image(0)
-    thought = "I could zoom.\n</think>\n\n" if "think" in name else ""
+    thought = "I could zoom.\n</think>\n\n" if name.endswith("_think") else ""
     own = [*chat.prompt("You are kind.", "<image>Where?", [image]), *chat.encode_turn(f"{thought}Look. {CALL}")]
     own += [*chat.observe("seen", ()), *chat.encode_turn(f"{thought}<answer>7</answer>")]
 

@@ -16,6 +16,10 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -27,7 +31,7 @@ from vtcli.families.table import find_family
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 
 ROOT = Path(__file__).resolve().parents[2]
-PARAMETERS = {  # as the hub shows for <name>-Instruct; of Qwen2-VL-72B and all Qwen3-VL but 8B counted here
+PARAMETERS = {  # as the hub shows for <name>-Instruct; of Qwen2-VL-72B, all Qwen3-VL but 8B, and Qwen3.5 counted here
     "Qwen2-VL-2B": 2_208_985_600,
     "Qwen2-VL-7B": 8_291_375_616,
     "Qwen2-VL-72B": 73_405_560_320,
@@ -41,6 +45,9 @@ PARAMETERS = {  # as the hub shows for <name>-Instruct; of Qwen2-VL-72B and all 
     "Qwen3-VL-30B-A3B": 31_070_754_032,
     "Qwen3-VL-235B-A22B": 235_670_022_896,
     "Qwen3-VL-32B": 33_357_390_064,
+    "Qwen3.5-9B": 9_409_813_744,
+    "Qwen3.5-27B": 27_356_728_560,
+    "Qwen3.5-35B-A3B": 35_107_181_936,
 }
 
 
@@ -65,6 +72,13 @@ def config_of(arch: Architecture) -> dict[str, Any]:
 def real(arch: Architecture) -> Any:
     """transformers' model, without memory for its weights."""
     with torch.device("meta"):
+        if arch.text.linear:
+            own = config_of(arch)
+            own["text_config"]["linear_num_value_heads"] = arch.text.linear_value_heads
+            if not arch.text.experts:
+                return Qwen3_5ForConditionalGeneration(Qwen3_5Config(**own))
+            del own["text_config"]["intermediate_size"]  # transformers' defaults are those of 35B-A3B
+            return Qwen3_5MoeForConditionalGeneration(Qwen3_5MoeConfig(**own))
         if arch.text.experts:
             own = config_of(arch)
             own["text_config"] |= dict(moe_intermediate_size=arch.text.intermediate, num_experts=arch.text.experts)
@@ -85,7 +99,7 @@ def test_parameters_equal_the_real_models_and_the_hubs_count(name: str) -> None:
     assert arch.vision.parameters == sum(p.numel() for p in model.model.visual.parameters())
 
 
-@each_case("name", ["tiny", "tiny_qwen2", "tiny_qwen3", "tiny_qwen3_moe"])
+@each_case("name", ["tiny", "tiny_qwen2", "tiny_qwen3", "tiny_qwen3_moe", "tiny_qwen3_5"])
 def test_the_tiny_architecture_has_exactly_the_parameters_of_the_model_that_is_built(name: str, tmp_path: Path) -> None:
     chosen = yaml.safe_load((ROOT / "conf" / "model" / f"{name}.yaml").read_text())
     sizes, kind = chosen["architecture"], find_family(chosen["family"])
@@ -118,7 +132,9 @@ def test_hub_names_and_their_fine_tunes_are_known() -> None:
 
 def test_a_mixture_of_experts_counts_what_computes_a_token() -> None:
     found = {name: arch.active_parameters / 1e9 for name, arch in KNOWN.items() if arch.text.experts}
-    assert found == pytest.approx({"Qwen3-VL-30B-A3B": 3.9, "Qwen3-VL-235B-A22B": 22.8}, abs=0.1)
+    assert found == pytest.approx(
+        {"Qwen3-VL-30B-A3B": 3.9, "Qwen3-VL-235B-A22B": 22.8, "Qwen3.5-35B-A3B": 3.9}, abs=0.1
+    )
     dense = KNOWN["Qwen3-VL-8B"]
     assert dense.active_parameters == dense.parameters
     text = KNOWN["Qwen3-VL-30B-A3B"].text

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_runs
 from small_runs import DATASET, DEMOS, EVAL, RL, SFT, launched, lines, run
 
 pytestmark = pytest.mark.slow
@@ -37,9 +38,11 @@ def test_every_stage_makes_a_qwen3_vl_and_the_engines_agree(home: Path) -> None:
 
 
 @pytest.mark.wide(minutes=1)
-@pytest.mark.parametrize("model", ["tiny_qwen2", "tiny_qwen3_moe"])
-def test_its_relatives_are_trained_too(tmp_path: Path, model: str) -> None:
+@pytest.mark.parametrize("model", ["tiny_qwen2", "tiny_qwen3_moe", "tiny_qwen3_5"])
+def test_its_relatives_are_trained_too(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "artifacts"
+    if model == "tiny_qwen3_5":  # a layer of linear attention and one of attention
+        monkeypatch.setattr(small_runs, "SMALL", [*small_runs.SMALL, "model.architecture.layers=2"])
     for stage, arguments in (("synth", DEMOS), ("synth", DATASET), ("sft", SFT), ("rl", RL)):
         run(home, stage, [*arguments, f"model={model}"])
     found = lines(home / "policy" / "v1" / "metrics.jsonl")

@@ -54,11 +54,11 @@ class _Roomy(DynamicLayer):
         self.keys, self.values = (buffer[:, :, :end] for buffer in self._buffers)
         return self.keys, self.values
 
-    def batch_select_indices(self, indices: Tensor) -> None:
+    def reorder_cache(self, beam_idx: Tensor) -> None:
         if self._buffers is None:
             return
         end = self.get_seq_length()
-        self._buffers = cast(tuple[Tensor, Tensor], tuple(buffer[indices] for buffer in self._buffers))
+        self._buffers = cast(tuple[Tensor, Tensor], tuple(buffer[beam_idx] for buffer in self._buffers))
         self.keys, self.values = (buffer[:, :, :end] for buffer in self._buffers)
 
     def _grown(self, keys: Tensor, values: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
@@ -215,16 +215,16 @@ class HfPolicy:
         attention, at = batch.attention, batch.next_position
         if len(prompts) < len(requests):  # a group asks the same question several times: it is read once
             place = {key: i for i, key in enumerate(prompts)}
-            copies = torch.tensor([place[key] for key in keys], device=self.model.device)
-            cache.batch_select_indices(copies)
+            copies: Any = torch.tensor([place[key] for key in keys], device=self.model.device)
+            cache.reorder_cache(copies)  # any rows: layers of linear attention can select in no other way
             logits, attention, at = logits[copies], attention[copies], at[copies]
         while True:
             tokens, alive = sampler.take(logits, given_up)
             if not alive.any():
                 return sampler.completions()
             if int(alive.sum()) <= 0.75 * len(alive):  # drop finished rows from the cache
-                keep = torch.from_numpy(np.flatnonzero(alive)).to(self.model.device)
-                cache.batch_select_indices(keep)
+                keep: Any = torch.from_numpy(np.flatnonzero(alive)).to(self.model.device)
+                cache.reorder_cache(keep)
                 tokens, at, attention = tokens[keep], at[keep], attention[keep]
                 sampler.keep(alive)
             new = Batch(tokens[:, None], at[None, :, None].expand(len(batch.positions), -1, 1), (), ())

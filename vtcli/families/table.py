@@ -23,6 +23,8 @@ FAMILIES: Mapping[str, str] = {
     "qwen2_5_vl": "vtcli.families.qwen_vl.family.Qwen25VL",
     "qwen3_vl": "vtcli.families.qwen_vl.family.Qwen3VL",
     "qwen3_vl_moe": "vtcli.families.qwen_vl.family.Qwen3VLMoe",
+    "qwen3_5": "vtcli.families.qwen_vl.family.Qwen35",
+    "qwen3_5_moe": "vtcli.families.qwen_vl.family.Qwen35Moe",
 }
 """``model_type`` -> the dotted path of a class (``vtcli.families.family.Family``)."""
 
@@ -35,14 +37,9 @@ THROUGH_PROCESSOR: Mapping[str, str] = {
 }
 """Types of that kind which need no look into transformers' own table, or have names of their own for their parts."""
 
-_LINEAR = (
-    "most of its layers are linear attention, whose state runs through the whole row. Packed rows, shared prompts and "
-    "the policy's cache are made for keys and values"
-)
 _OMNI = "it hears, too, and its positions count seconds of sound"
 UNSUPPORTED: Mapping[str, str] = {
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), _LINEAR),
-    "qwen4_exp": f"{_LINEAR}; it also looks up runs of ids, which embeddings do not show",
+    "qwen4_exp": "it looks up runs of ids, which embeddings do not show",
     **dict.fromkeys(("qwen2_5_omni", "qwen2_5_omni_thinker", "qwen3_omni_moe", "qwen3_omni_moe_thinker"), _OMNI),
 }
 """Relatives of Qwen-VL that transformers knows, and why they are another kind of model."""

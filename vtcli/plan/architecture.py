@@ -18,7 +18,8 @@ from vtcli.store.images import smart_resize
 
 @dataclass(frozen=True)
 class Text:
-    """A decoder of the kind of Qwen2.5 or Qwen3: grouped-query attention, gated MLP or experts, RMSNorm."""
+    """A decoder of the kind of Qwen2.5, Qwen3 or Qwen3.5: grouped-query attention, or linear attention in some layers,
+    gated MLP or experts, RMSNorm."""
 
     vocab: int
     hidden: int
@@ -32,6 +33,21 @@ class Text:
     qk_norm: bool = False  # Qwen3
     experts: int = 0  # of a layer; 0: one MLP
     chosen: int = 1  # experts that compute a token
+    shared: int = 0  # width of the expert that computes every token: Qwen3.5
+    gated: bool = False  # attention's output is gated, by as many numbers as its queries have: Qwen3.5
+    linear: int = 0  # layers of linear attention, in place of attention
+    linear_heads: int = 0  # of their queries and keys
+    linear_value_heads: int = 0
+    linear_size: int = 0  # numbers of one of these heads
+
+    @property
+    def attending(self) -> int:
+        """Layers with keys and values."""
+        return self.layers - self.linear
+
+    def layers_of(self, target: str) -> int:
+        """Layers that have a matrix of ``sides``."""
+        return self.attending if target in ("q_proj", "k_proj", "v_proj", "o_proj") else self.layers
 
     @property
     def q(self) -> int:
@@ -43,9 +59,24 @@ class Text:
 
     @property
     def layer_weights(self) -> int:
-        """Matrix entries of a layer that compute a token: each is one multiply-add."""
-        router = self.hidden * self.experts
-        return 2 * self.hidden * (self.q + self.kv) + router + 3 * self.hidden * self.intermediate * self.chosen
+        """Matrix entries of a layer that compute a token: each is one multiply-add. The mean, where layers differ."""
+        return (self.attending * self._attention + self.linear * self._linear) // self.layers + self._mlp
+
+    @property
+    def _attention(self) -> int:
+        return 2 * self.hidden * (self.q + self.kv) + (self.hidden * self.q if self.gated else 0)
+
+    @property
+    def _linear(self) -> int:
+        keys, values = (heads * self.linear_size for heads in (self.linear_heads, self.linear_value_heads))
+        mixed = 2 * keys + values
+        convolution = 4 * mixed
+        return self.hidden * (mixed + 2 * values + 2 * self.linear_value_heads) + convolution
+
+    @property
+    def _mlp(self) -> int:
+        shared = self.hidden * (3 * self.shared + 1) if self.shared else 0  # with its gate
+        return self.hidden * self.experts + 3 * self.hidden * self.intermediate * self.chosen + shared
 
     @property
     def idle_weights(self) -> int:
@@ -55,7 +86,11 @@ class Text:
     def sides(self, target: str) -> tuple[int, int]:
         """Rows and columns of a layer's matrix by its name, as adapters name it. Raises ``ConfigError``."""
         wide = self.intermediate
-        named = {"q_proj": (self.hidden, self.q), "k_proj": (self.hidden, self.kv), "v_proj": (self.hidden, self.kv)}
+        named = {
+            "q_proj": (self.hidden, self.q * (1 + self.gated)),
+            "k_proj": (self.hidden, self.kv),
+            "v_proj": (self.hidden, self.kv),
+        }
         named |= {"o_proj": (self.q, self.hidden)}
         if not self.experts:  # those are fused, and take no adapters
             named |= {
@@ -74,9 +109,11 @@ class Text:
     @property
     def parameters(self) -> int:
         biases = self.q + 2 * self.kv if self.qkv_bias else 0
-        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
-        embeddings = self.head_weights * (1 if self.tied else 2)
-        return self.layers * (self.layer_weights + self.idle_weights + biases + norms) + self.hidden + embeddings
+        norms = 2 * self.head_dim if self.qk_norm else 0
+        decays = 2 * self.linear_value_heads + self.linear_size  # and the norm of linear attention's output
+        mixers = self.attending * (self._attention + biases + norms) + self.linear * (self._linear + decays)
+        others = self.layers * (self._mlp + self.idle_weights + 2 * self.hidden)
+        return mixers + others + self.hidden + self.head_weights * (1 if self.tied else 2)
 
 
 @dataclass(frozen=True)
@@ -148,7 +185,7 @@ class Architecture:
     @property
     def kv_values(self) -> int:
         """Numbers that the cache holds per token."""
-        return 2 * self.text.layers * self.text.kv
+        return 2 * self.text.attending * self.text.kv
 
     def patches(self, width: int, height: int, min_pixels: int, max_pixels: int) -> int:
         """Patches of an image's view, after the one resize of ``vtcli.store.images``."""
@@ -169,6 +206,20 @@ def _qwen2(name: str, text: Text) -> Architecture:
 
 def _qwen3_moe(name: str, text: Text) -> Architecture:
     return _qwen3(name, replace(text, qkv_bias=False, qk_norm=True, experts=128, chosen=8))
+
+
+def _qwen3_5(name: str, text: Text) -> Architecture:
+    hybrid = replace(
+        text,
+        qkv_bias=False,
+        qk_norm=True,
+        gated=True,
+        linear=text.layers * 3 // 4,
+        linear_heads=16,
+        linear_size=128,
+    )
+    tower = Vision(1152, 27, 4304, text.hidden, 16, gated=False, full_attention=27, positions=2304)
+    return Architecture(name, hybrid, tower, packs=False)
 
 
 def _qwen3(name: str, text: Text, small: bool = False) -> Architecture:
@@ -194,12 +245,18 @@ KNOWN: Mapping[str, Architecture] = {
         _qwen3("Qwen3-VL-8B", Text(151936, 4096, 36, 32, 8, 128, 12288, False, qkv_bias=False, qk_norm=True)),
         _qwen3_moe("Qwen3-VL-30B-A3B", Text(151936, 2048, 48, 32, 4, 128, 768, False)),
         _qwen3_moe("Qwen3-VL-235B-A22B", Text(151936, 4096, 94, 64, 4, 128, 1536, False)),
+        _qwen3_5("Qwen3.5-9B", Text(248320, 4096, 32, 16, 4, 256, 12288, False, linear_value_heads=32)),
+        _qwen3_5("Qwen3.5-27B", Text(248320, 5120, 64, 24, 4, 256, 17408, False, linear_value_heads=48)),
+        _qwen3_5(
+            "Qwen3.5-35B-A3B",
+            Text(248320, 2048, 40, 16, 2, 256, 512, False, linear_value_heads=32, experts=256, chosen=8, shared=512),
+        ),
         _qwen3("Qwen3-VL-32B", Text(151936, 5120, 64, 64, 8, 128, 25600, False, qkv_bias=False, qk_norm=True)),
     )
 }
 
 
-KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 """``model_type`` of the models whose sizes can be read from a ``config.json``."""
 
 
@@ -230,7 +287,7 @@ def from_folder(folder: Path) -> Architecture:
 
 
 def _from_config(name: str, config: Mapping[str, Any], kind: str) -> Architecture:
-    three, moe = kind.startswith("qwen3_vl"), kind == "qwen3_vl_moe"
+    three, five, moe = kind.startswith("qwen3_"), kind.startswith("qwen3_5"), kind.endswith("_moe")
     text: Mapping[str, Any] = {**config, **(config.get("text_config") or {})}  # older files have text sizes on top
     vision: Mapping[str, Any] = config["vision_config"]
     hidden, heads = int(text["hidden_size"]), int(text["num_attention_heads"])
@@ -242,12 +299,13 @@ def _from_config(name: str, config: Mapping[str, Any], kind: str) -> Architectur
         layers=text["num_hidden_layers"],
         heads=heads,
         kv_heads=text.get("num_key_value_heads") or heads,
-        head_dim=(text.get("head_dim") or 128) if three else hidden // heads,
+        head_dim=(text.get("head_dim") or (256 if five else 128)) if three else hidden // heads,
         intermediate=text["moe_intermediate_size" if moe else "intermediate_size"],
         tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
         qkv_bias=not three,
         qk_norm=three,
         **(_experts(text) if moe else {}),
+        **(_hybrid(text, moe=moe) if five else {}),
     )
     if kind == "qwen2_vl":  # its names of the same sizes
         wide = int(vision.get("embed_dim", 1280))
@@ -268,9 +326,23 @@ def _from_config(name: str, config: Mapping[str, Any], kind: str) -> Architectur
         full_attention=full,
         window=(vision.get("window_size", 112) // patch) ** 2,
         positions=vision.get("num_position_embeddings", 2304) if three else 0,
-        deepstack=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if three else 0,
+        deepstack=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if three and not five else 0,
     )
-    return Architecture(name, decoder, tower)
+    return Architecture(name, decoder, tower, packs=not five)
+
+
+def _hybrid(text: Mapping[str, Any], *, moe: bool) -> dict[str, Any]:
+    """Fields of ``Text`` that Qwen3.5 alone has."""
+    layers, every = int(text["num_hidden_layers"]), int(text.get("full_attention_interval") or 4)
+    kinds = text.get("layer_types")
+    return {
+        "gated": True,
+        "shared": int(text.get("shared_expert_intermediate_size", 512)) if moe else 0,
+        "linear": kinds.count("linear_attention") if kinds else layers - layers // every,
+        "linear_heads": int(text.get("linear_num_key_heads", 16)),
+        "linear_value_heads": int(text.get("linear_num_value_heads", 32)),
+        "linear_size": int(text.get("linear_key_head_dim", 128)),
+    }
 
 
 def _experts(text: Mapping[str, Any]) -> dict[str, int]:
@@ -290,10 +362,14 @@ def from_sizes(name: str, sizes: Mapping[str, Any], family: str = "qwen2_5_vl") 
         hidden, heads = int(sizes["hidden_size"]), int(sizes["heads"])
         vocab = (int(sizes["vocab_size"]) + 63) // 64 * 64
         layers, kv = int(sizes["layers"]), int(sizes["kv_heads"])
-        three, moe = family.startswith("qwen3_vl"), family == "qwen3_vl_moe"
+        three, five, moe = family.startswith("qwen3_"), family.startswith("qwen3_5"), family.endswith("_moe")
         own: dict[str, Any] = {"qkv_bias": not three, "qk_norm": three}
         if moe:
             own |= {"experts": int(sizes["experts"]), "chosen": int(sizes["experts_per_token"])}
+        if five:
+            own |= {"gated": True, "linear": layers - layers // int(sizes["attention_every"])}
+            own |= {name: int(sizes[name]) for name in ("linear_heads", "linear_value_heads", "linear_size")}
+            own["shared"] = int(sizes["expert_intermediate_size"]) if moe else 0
         wide = int(sizes["expert_intermediate_size" if moe else "intermediate_size"])
         text = Text(vocab, hidden, layers, heads, kv, hidden // heads, wide, tied=True, **own)
         depth = int(sizes["vision_depth"])
@@ -302,7 +378,7 @@ def from_sizes(name: str, sizes: Mapping[str, Any], family: str = "qwen2_5_vl") 
             more = {"gated": False}
         if three:
             more = {"patch": 16, "gated": False, "positions": int(sizes["vision_positions"])}
-            more["deepstack"] = int(sizes["vision_deepstack"])
+            more["deepstack"] = 0 if five else int(sizes["vision_deepstack"])
         tower = Vision(
             int(sizes["vision_hidden_size"]),
             depth,
@@ -315,4 +391,4 @@ def from_sizes(name: str, sizes: Mapping[str, Any], family: str = "qwen2_5_vl") 
         raise InputError(
             f"model.architecture: {error.args[0]!r} is missing, so the model's size is unknown."
         ) from error
-    return Architecture(name, text, tower)
+    return Architecture(name, text, tower, packs=not five)

@@ -98,8 +98,8 @@ def trained(arch: Architecture, work: Workload) -> float:
     """Parameters that have gradients and optimiser states: all, all but the vision tower's, or adapters' (LoRA: rank ×
     (rows + columns) of each target)."""
     if work.lora_rank:
-        sides = [arch.text.sides(target) for target in work.lora_targets]
-        return float(arch.text.layers * work.lora_rank * sum(rows + columns for rows, columns in sides))
+        text = arch.text
+        return float(work.lora_rank * sum(text.layers_of(name) * sum(text.sides(name)) for name in work.lora_targets))
     return float(arch.text.parameters if work.freeze_vision else arch.parameters)
 
 

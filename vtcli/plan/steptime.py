@@ -70,7 +70,7 @@ def text_flops(arch: Architecture, tokens: float, before: float = 0.0) -> float:
     """Forward FLOPs of the decoder without its head; ``tokens`` follow ``before`` others that they attend to."""
     t = arch.text
     looks = tokens * (before + tokens / 2)  # causal pairs
-    return t.layers * (2 * t.layer_weights * tokens + 4 * t.q * looks)
+    return t.layers * 2 * t.layer_weights * tokens + t.attending * 4 * t.q * looks
 
 
 def head_flops(arch: Architecture, tokens: float) -> float:

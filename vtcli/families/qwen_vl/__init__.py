@@ -1,3 +1,3 @@
-"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE: one class with a row of constants for each (``family.py``); chat,
-patches and positions, vision towers, vLLM's settings, the files of a miniature. It must not know another family, and
-nothing outside ``vtcli.families`` imports it."""
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and their mixtures of experts: one class, a row of constants for each
+(``family.py``); chat, patches and positions, vision towers, vLLM's settings, the files of a miniature. It must not know
+another family, and nothing outside ``vtcli.families`` imports it."""

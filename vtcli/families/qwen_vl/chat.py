@@ -5,8 +5,9 @@ open a turn or an image. Parity with transformers' chat template is tested. A to
 ``<tool_response>``: that is how Qwen3-VL's template writes a ``tool`` turn, and Qwen2.5-VL's drops images from one.
 
 A thinking model's template begins the assistant's turn with ``<think>``, so the marker belongs to the prompt, and the
-policy's turn begins inside its thought. Templates drop the thoughts of turns before the user's last question. Here ids
-that were sampled stay as they are: a row that is continued keeps all of its thoughts.
+policy's turn begins inside its thought. The template of a small Qwen3.5 closes the thought at once, and the turn begins
+after it. Templates drop the thoughts of turns before the user's last question. Here ids that were sampled stay as they
+are: a row that is continued keeps all of its thoughts.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ MARKERS = (
 )
 """Special tokens of the family, in the order of Qwen's vocabulary."""
 
+FIRST_MARKER = 151643
+"""Id of the first of them up to Qwen3-VL, which transformers' configurations have as defaults of the others."""
+
 
 @dataclass(frozen=True)
 class QwenChat:
@@ -60,12 +64,24 @@ class QwenChat:
     end_ids: tuple[int, ...]
     empty_system: bool = True  # False: a conversation without a system prompt has no system turn
     thinks: bool = False  # the policy's turn begins inside a thought
+    opening: str = ""  # what else the prompt writes before the policy's turn
+    trims: bool = False  # the template strips spaces and line breaks around every text
 
     @classmethod
     def load(
-        cls, folder: Path, name: str, patches: Patches, *, empty_system: bool = True, thinks: bool = False
+        cls,
+        folder: Path,
+        name: str,
+        patches: Patches,
+        *,
+        first_marker: int = FIRST_MARKER,
+        empty_system: bool = True,
+        opening: str = "",
+        trims: bool = False,
     ) -> QwenChat:
-        """Reads ``tokenizer.json`` of a model folder; ``name``: of the family, for messages.
+        """Reads ``tokenizer.json`` of a model folder; ``name``: of the family, for messages. ``first_marker``: the id
+        of the first of ``MARKERS``, where ``config.json`` names none. ``opening``: what the template writes after the
+        header of the policy's turn.
 
         Raises:
             InputError: the file is missing or unreadable, or lacks a marker of the family, or is not the config's.
@@ -86,8 +102,9 @@ class QwenChat:
         missing = [marker for marker in needed if marker not in ids]
         if missing:
             raise InputError(f"{path} has no {', '.join(missing)}: expected a tokenizer of the {name} family")
-        require_ids(folder, name, ids)
+        require_ids(folder, name, ids, {marker: first_marker + nth for nth, marker in enumerate(MARKERS)})
         end = ids["<|im_end|>"]
+        thinks = opening == f"{THOUGHT}\n"
         return cls(
             tokenizer=tokenizer,
             patches=patches,
@@ -101,6 +118,8 @@ class QwenChat:
             end_ids=(end,),
             empty_system=empty_system,
             thinks=thinks,
+            opening="" if thinks else opening,
+            trims=trims,
         )
 
     def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
@@ -110,12 +129,12 @@ class QwenChat:
             question = PLACEHOLDER * len(images) + question
         opening = ()
         if system or self.empty_system:
-            opening = (self.im_start, *self._text("system\n" + system), self.im_end, *self._text("\n"))
+            opening = (self.im_start, *self._text("system\n" + self._trim(system)), self.im_end, *self._text("\n"))
         return opening + self._turn("user", question, images) + self._open()
 
     def observe(self, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
         """The ids between a policy turn's ``<|im_end|>`` and the next policy token."""
-        body = f"<tool_response>\n{text}\n</tool_response>"
+        body = f"<tool_response>\n{self._trim(text)}\n</tool_response>"
         return self._text("\n") + self._turn("user", body, images) + self._open()
 
     def ask(self, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
@@ -125,6 +144,7 @@ class QwenChat:
     def encode_turn(self, text: str) -> tuple[int, ...]:
         """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included. In a
         thinking model the turn begins inside the thought: a text without one gets an empty one, as in the template."""
+        text = self._trim(text)
         return (*self._text(in_open_thought(text) if self.thinks else text), self.im_end)
 
     def decode(self, token_ids: Sequence[int]) -> DecodedTurn:
@@ -156,11 +176,14 @@ class QwenChat:
         pieces.check_images(token_ids, images, self.image_pad, self.image_tokens)
 
     def _open(self) -> tuple[int, ...]:
-        return (self.im_start, *self._text(f"assistant\n{THOUGHT}\n" if self.thinks else "assistant\n"))
+        return (self.im_start, *self._text("assistant\n" + (f"{THOUGHT}\n" if self.thinks else self.opening)))
+
+    def _trim(self, text: str) -> str:
+        return text.strip() if self.trims else text
 
     def _turn(self, role: str, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
         # Only the first len(images) placeholders are ours; later ones are untrusted text.
-        parts = text.split(PLACEHOLDER, len(images))
+        parts = self._trim(text).split(PLACEHOLDER, len(images))
         if len(parts) != len(images) + 1:
             raise ValueError(f"{len(images)} images but {len(parts) - 1} {PLACEHOLDER} in a {role} turn")
         ids: list[int] = [self.im_start]

@@ -1,7 +1,9 @@
-"""Qwen3-VL-MoE in transformers, and the layout of experts in files.
+"""Qwen3-VL-MoE and Qwen3.5-MoE in transformers, and the layout of experts in files.
 
-Released checkpoints and vLLM have an expert's matrices as (inputs, outputs), transformers' model as (outputs, inputs).
-transformers reads both and writes its own (5.19), which vLLM does not read. Here the released layout is written.
+Released checkpoints of Qwen3-VL-MoE and vLLM have an expert's matrices as (inputs, outputs), transformers' model as
+(outputs, inputs). transformers reads both and writes its own (5.19), which vLLM does not read. Released checkpoints of
+Qwen3.5-MoE have what transformers' model has, all experts in one tensor, but transformers writes one for each expert.
+Here the released layouts are written.
 """
 
 from __future__ import annotations
@@ -35,6 +37,14 @@ class Qwen3VLMoeForConditionalGeneration(transformers.Qwen3VLMoeForConditionalGe
         # and copies lie on the host: a GPU has no room for all experts a second time
         found = {name: value if value.is_contiguous() else value.cpu().contiguous() for name, value in found.items()}
         super().save_pretrained(save_directory, *given, state_dict=found, save_original_format=False, **more)
+
+
+class Qwen3_5MoeForConditionalGeneration(transformers.Qwen3_5MoeForConditionalGeneration):  # noqa: N801  # its name
+    """transformers' class, but it saves experts in the released layout."""
+
+    def save_pretrained(self, save_directory: Any, *given: Any, **more: Any) -> None:
+        """As transformers' own."""
+        super().save_pretrained(save_directory, *given, **{**more, "save_original_format": False})
 
 
 def layout(folder: Path) -> tuple[int, ...] | None:

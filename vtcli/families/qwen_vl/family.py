@@ -1,5 +1,5 @@
-"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE as families: one class, and for each a row of what differs. Imports
-torch and transformers only when a model is touched."""
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and their mixtures of experts as families: one class, and for each a row of
+what differs. Imports torch and transformers only when a model is touched."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ import numpy.typing as npt
 from vtcli.families.family import Batch, Messages
 from vtcli.families.qwen_vl import processor
 from vtcli.families.qwen_vl.patches import OF_CLIP, OF_QWEN3, Grid, Patches
-from vtcli.families.qwen_vl.serving import MoeVllm, QwenVllm
+from vtcli.families.qwen_vl.serving import ExpertsVllm, MoeVllm, QwenVllm
 from vtcli.families.qwen_vl.sizes import (
     LARGE_QWEN2,
     LARGE_QWEN3,
     LARGE_QWEN3_MOE,
     LARGE_QWEN25,
+    LARGE_QWEN35,
+    LARGE_QWEN35_MOE,
     TinyModel,
     TinyQwen2,
     TinyQwen3,
     TinyQwen3Moe,
+    TinyQwen35,
+    TinyQwen35Moe,
 )
 from vtcli.families.thoughts import THOUGHT, THOUGHT_END
 from vtcli.protocols import Pixels, View
@@ -63,8 +67,13 @@ class QwenVL:
         from vtcli.families.qwen_vl import tiny
 
         plain = (*tiny.PLAIN_TOKENS, *cls.tiny_tokens)
-        tokenizer = tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size, plain)
+        tokenizer = tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size, plain, cls.tiny_split())
         tiny.build(folder, sizes, tokenizer, seed)
+
+    @classmethod
+    def tiny_split(cls) -> Any:
+        """The pre-tokenisation of the tiny version; None: the usual one."""
+        return None
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -224,8 +233,7 @@ class Qwen3VL(QwenVL):
     def open_chat(cls, folder: Path) -> QwenChat:
         from vtcli.families.qwen_vl.chat import QwenChat
 
-        thinks = processor.opens_a_thought(folder)
-        return QwenChat.load(folder, cls.name, cls.patches, empty_system=False, thinks=thinks)
+        return QwenChat.load(folder, cls.name, cls.patches, empty_system=False, opening=processor.opening(folder))
 
     def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
         from vtcli.families.qwen_vl.tower import placed_deepstack
@@ -258,3 +266,63 @@ class Qwen3VLMoe(Qwen3VL):
         from vtcli.families.qwen_vl.experts import Qwen3VLMoeForConditionalGeneration
 
         return Qwen3VLMoeForConditionalGeneration
+
+
+@dataclass(frozen=True)
+class Qwen35(Qwen3VL):
+    """Most layers of its language model are linear attention, whose state runs through the whole row: rows are computed
+    one by one, and no prompt is shared. Its tower is Qwen3-VL's without deepstack. Qwen3.6 and Qwen3.8 have the same
+    ``model_type``."""
+
+    name: ClassVar[str] = "Qwen3.5"
+    Architecture: ClassVar[type[Any]] = TinyQwen35
+    large: ClassVar[Mapping[str, Any]] = LARGE_QWEN35
+    transformers_class: ClassVar[str] = "Qwen3_5ForConditionalGeneration"
+    vision_layout: ClassVar[str] = "interpolated"
+    packs: ClassVar[bool] = False
+
+    @classmethod
+    def tiny_split(cls) -> Any:
+        from transformers import Qwen3_5Tokenizer
+
+        # transformers splits by its own rule, whatever tokenizer.json says
+        return Qwen3_5Tokenizer().backend_tokenizer.pre_tokenizer
+
+    @classmethod
+    def open_chat(cls, folder: Path) -> QwenChat:
+        from vtcli.families.qwen_vl.chat import QwenChat
+
+        return QwenChat.load(
+            folder,
+            cls.name,
+            cls.patches,
+            first_marker=248044,
+            empty_system=False,
+            opening=processor.opening(folder),
+            trims=True,
+        )
+
+    def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
+        return QwenVL.place(self, model, batch, embeds, features)
+
+
+@dataclass(frozen=True)
+class Qwen35Moe(Qwen35):
+    """Qwen3.5 with experts and a shared expert in every layer. As for Qwen3-VL-MoE, the router's auxiliary loss is not
+    applied."""
+
+    name: ClassVar[str] = "Qwen3.5-MoE"
+    Architecture: ClassVar[type[Any]] = TinyQwen35Moe
+    large: ClassVar[Mapping[str, Any]] = LARGE_QWEN35_MOE
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        processor.require(folder, cls.name, cls.patches)
+        chat = cls.open_chat(folder)
+        return cls(folder, chat, ExpertsVllm(folder, chat.image_pad, cls.patches))
+
+    @classmethod
+    def model_class(cls) -> Any:
+        from vtcli.families.qwen_vl.experts import Qwen3_5MoeForConditionalGeneration
+
+        return Qwen3_5MoeForConditionalGeneration

@@ -6,10 +6,9 @@ read the same files, so both must agree."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,6 @@ from vtcli.families.qwen_vl.patches import Patches
 from vtcli.foreign import load_json
 
 FILE = "preprocessor_config.json"
-# The look-ahead leaves out templates that close the thought at once: they switch thinking off.
-_OPEN_THOUGHT = re.compile(r"<\|im_start\|>assistant\n<think>\n(?!\n?</think>)")
 
 
 def settings(folder: Path) -> Mapping[str, Any]:
@@ -62,23 +59,24 @@ def require(folder: Path, name: str, patches: Patches) -> None:
 
 
 _IDS = {
-    "image_token_id": ("<|image_pad|>", 151655),
-    "video_token_id": ("<|video_pad|>", 151656),
-    "vision_start_token_id": ("<|vision_start|>", 151652),
-    "vision_end_token_id": ("<|vision_end|>", 151653),
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
 }
-"""Settings of ``config.json`` that name special tokens: the token, and transformers' id where the file is silent."""
+"""Settings of ``config.json`` that name special tokens."""
 
 
-def require_ids(folder: Path, name: str, ids: Mapping[str, int]) -> None:
+def require_ids(folder: Path, name: str, ids: Mapping[str, int], usual: Mapping[str, int]) -> None:
     """Refuses a config whose special tokens are not the tokenizer's: the model would look for images in other places.
+    ``usual``: transformers' ids where the file is silent.
 
     Raises:
         InputError: an id of ``config.json`` is not the tokenizer's (``ids``, by token).
     """
     config = read_json(folder / "config.json")
-    for key, (token, usual) in _IDS.items():
-        if token in ids and (found := config.get(key, usual)) != ids[token]:
+    for key, token in _IDS.items():
+        if token in ids and (found := config.get(key, usual[token])) != ids[token]:
             raise InputError(
                 f"{folder}: {key} in config.json is {found}, but tokenizer.json writes {token} as {ids[token]}. Copy "
                 f"config.json and the tokenizer's files of one {name} model."
@@ -106,10 +104,29 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
-def opens_a_thought(folder: Path) -> bool:
-    """Returns True if the folder's chat template begins the assistant's turn with an open ``<think>``."""
-    template = chat_template(folder).replace("\\n", "\n")  # a string of Jinja writes the line's end so
-    return _OPEN_THOUGHT.search(template) is not None
+def opening(folder: Path) -> str:
+    """Returns what the folder's chat template writes after the header of the turn that the policy is to write: nothing,
+    ``<think>``, or a thought that it closes at once, because thinking is switched off.
+
+    Raises:
+        InputError: the template cannot be rendered.
+    """
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(reason: str) -> NoReturn:
+        raise TemplateError(reason)
+
+    environment: Any = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)  # as transformers renders it
+    environment.globals.update(raise_exception=refuse)
+    talk = [{"role": "user", "content": "?"}]
+    try:
+        text = environment.from_string(chat_template(folder)).render(messages=talk, add_generation_prompt=True)
+    except TemplateError as error:
+        raise InputError(
+            f"{folder}: its chat template cannot be rendered ({error}). Copy the template of the model's own release."
+        ) from error
+    return text.rpartition("<|im_start|>assistant\n")[2] if "<|im_start|>assistant\n" in text else ""
 
 
 def chat_template(folder: Path) -> str:

@@ -74,8 +74,29 @@ class QwenVllm:
 
 
 @dataclass(frozen=True)
-class MoeVllm(QwenVllm):
-    """vLLM's settings, and experts in the layout that it reads."""
+class ExpertsVllm(QwenVllm):
+    """vLLM's settings for a mixture of experts in the layout of transformers' model."""
+
+    def weights(self, found: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The tensors as they are.
+
+        Raises:
+            EngineError: on a CPU. vLLM packs experts for its CPU kernel at its start and not again after an update, so
+                it would sample from wrong ones.
+        """
+        import torch
+
+        if not torch.cuda.is_available():
+            raise EngineError(
+                "vLLM on a CPU packs experts at its start only, and would read new ones wrongly: it takes no weight "
+                "update of a mixture of experts. Use engine=hf without a GPU. (On GPUs vLLM does not pack them.)"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class MoeVllm(ExpertsVllm):
+    """vLLM's settings, and experts in the layout that it reads of Qwen3-VL-MoE."""
 
     def arguments(self, images: int, tokens: int, max_pixels: int) -> dict[str, Any]:
         """As of ``QwenVllm``.
@@ -95,19 +116,8 @@ class MoeVllm(QwenVllm):
         return super().arguments(images, tokens, max_pixels)
 
     def weights(self, found: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Experts in the released layout.
-
-        Raises:
-            EngineError: on a CPU. vLLM packs experts for its CPU kernel at its start and not again after an update, so
-                it would sample from wrong ones.
-        """
-        import torch
-
-        if not torch.cuda.is_available():
-            raise EngineError(
-                "vLLM on a CPU packs experts at its start only, and would read new ones wrongly: it takes no weight "
-                "update of Qwen3-VL-MoE. Use engine=hf without a GPU. (On GPUs vLLM does not pack them.)"
-            )
+        """Experts in the released layout. Raises ``EngineError`` on a CPU."""
+        found = super().weights(found)
         from vtcli.families.qwen_vl.experts import released
 
         return released(found)

@@ -48,6 +48,18 @@ LARGE_QWEN3_MOE: Mapping[str, Any] = {
     "expert_intermediate_size": 768,
 }
 """About 1.5 B parameters."""
+LARGE_QWEN35: Mapping[str, Any] = {
+    **{key: value for key, value in LARGE_QWEN3.items() if key != "vision_deepstack"},
+    "linear_heads": 16,
+    "linear_value_heads": 16,
+    "linear_size": 128,
+}
+LARGE_QWEN35_MOE: Mapping[str, Any] = {
+    **LARGE_QWEN35,
+    "experts": 16,
+    "experts_per_token": 4,
+    "expert_intermediate_size": 768,
+}
 
 
 @dataclass(frozen=True)
@@ -117,10 +129,8 @@ class TinyQwen3(TinySizes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(4, self, "vision_positions")
+        _require_square(self)
         at_least(1, self, "vision_deepstack")
-        if math.isqrt(self.vision_positions) ** 2 != self.vision_positions:
-            raise OutOfBounds("vision_positions", f"must be a square number, got {self.vision_positions}.")
         for limit in ("vision_depth", "layers"):
             if self.vision_deepstack > getattr(self, limit):
                 told = f"must be at most {limit}={getattr(self, limit)}, got {self.vision_deepstack}."
@@ -138,10 +148,58 @@ class TinyQwen3Moe(TinyQwen3):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, self, "experts", "experts_per_token", "expert_intermediate_size")
-        if self.experts_per_token > self.experts:
-            told = f"must be at most experts={self.experts}, got {self.experts_per_token}."
-            raise OutOfBounds("experts_per_token", told)
+        _require_choice(self)
         if self.hidden_size in (self.expert_intermediate_size, 2 * self.expert_intermediate_size):
             told = f"must be neither hidden_size={self.hidden_size} nor half of it: no matrix of an expert is square."
             raise OutOfBounds("expert_intermediate_size", told)
+
+
+@dataclass(frozen=True)
+class TinyQwen35(TinySizes):
+    """Sizes of a miniature Qwen3.5."""
+
+    vision_positions: int = 64  # as in TinyQwen3
+    attention_every: int = 4  # of so many layers the last is attention, the others are linear attention
+    linear_heads: int = 2  # of queries and keys
+    linear_value_heads: int = 4
+    linear_size: int = 32  # numbers of a head of linear attention
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_square(self)
+        at_least(1, self, "attention_every", "linear_heads", "linear_value_heads", "linear_size")
+        if self.layers < self.attention_every:  # transformers reads a row's length from the cache of attention
+            raise OutOfBounds("layers", f"must be at least attention_every={self.attention_every}, got {self.layers}.")
+        for whole, count, wanted in (
+            ("linear_value_heads", self.linear_heads, f"linear_heads={self.linear_heads}"),
+            ("hidden_size", 4 * self.heads, f"4 x heads={4 * self.heads}"),  # half of a head is turned, in pairs
+        ):
+            if getattr(self, whole) % count:
+                raise OutOfBounds(whole, f"must be a multiple of {wanted}, got {getattr(self, whole)}.")
+
+
+@dataclass(frozen=True)
+class TinyQwen35Moe(TinyQwen35):
+    """Sizes of a miniature Qwen3.5-MoE. Every layer has experts, and a shared one as large as each."""
+
+    experts: int = 4
+    experts_per_token: int = 2
+    expert_intermediate_size: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_choice(self)
+
+
+def _require_square(sizes: TinyQwen3 | TinyQwen35) -> None:
+    at_least(4, sizes, "vision_positions")
+    if math.isqrt(sizes.vision_positions) ** 2 != sizes.vision_positions:
+        raise OutOfBounds("vision_positions", f"must be a square number, got {sizes.vision_positions}.")
+
+
+def _require_choice(sizes: TinyQwen3Moe | TinyQwen35Moe) -> None:
+    at_least(1, sizes, "experts", "experts_per_token", "expert_intermediate_size")
+    if sizes.experts_per_token > sizes.experts:
+        raise OutOfBounds(
+            "experts_per_token", f"must be at most experts={sizes.experts}, got {sizes.experts_per_token}."
+        )

@@ -20,6 +20,9 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -28,15 +31,25 @@ from transformers import (
 from vtcli.families.family import Messages
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.qwen_vl.chat import MARKERS
-from vtcli.families.qwen_vl.experts import Qwen3VLMoeForConditionalGeneration
+from vtcli.families.qwen_vl.experts import Qwen3_5MoeForConditionalGeneration, Qwen3VLMoeForConditionalGeneration
 from vtcli.families.qwen_vl.patches import OF_CLIP, OF_QWEN3, Patches
 from vtcli.families.qwen_vl.processor import FILE
-from vtcli.families.qwen_vl.sizes import TinyModel, TinyQwen2, TinyQwen3, TinyQwen3Moe, TinySizes
+from vtcli.families.qwen_vl.sizes import (
+    TinyModel,
+    TinyQwen2,
+    TinyQwen3,
+    TinyQwen3Moe,
+    TinyQwen35,
+    TinyQwen35Moe,
+    TinySizes,
+)
 
 # Digits one by one as in Qwen2, but no other split: the few phrases of the tiny world, call syntax and turn headers
 # included, become one token each, which halves the sequences and with them the time of every step.
 _SPLIT = r"\p{N}|[^\p{N}]+"
 _CALL_TAGS = re.compile("</?tool_call>")  # tokens of their own
+ROTATED = 0.5
+"""Share of a head's numbers that turn in the miniature Qwen3.5. Of a quarter, as in the released models, too few do."""
 PLAIN_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 
 CHAT_TEMPLATE = (
@@ -46,6 +59,9 @@ CHAT_TEMPLATE = (
     "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TRIMMING_TEMPLATE = CHAT_TEMPLATE.replace("{% if message", "{% set text %}{% if message").replace(
+    "<|im_end|>\n{% endfor %}", "{% endset %}{{ text | trim }}<|im_end|>\n{% endfor %}"
 )
 
 
@@ -70,11 +86,14 @@ def texts_of(messages: Iterable[Mapping[str, str]]) -> Iterable[str]:
             yield from (text.lstrip("\n") for text in texts) if role == "user" else texts
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, plain: Sequence[str] = PLAIN_TOKENS) -> Tokenizer:
-    """Byte-level BPE with Qwen's markers and pre-tokenisation, trained on ``texts``; ``plain``: further tokens."""
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, plain: Sequence[str] = PLAIN_TOKENS, split: Any = None
+) -> Tokenizer:
+    """Byte-level BPE with Qwen's markers and pre-tokenisation, trained on ``texts``; ``plain``: further tokens;
+    ``split``: another pre-tokenisation."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()  # type: ignore[assignment]  # the stubs type the setter as read-only
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = split or pre_tokenizers.Sequence(  # type: ignore[assignment]
         [
             pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
@@ -105,7 +124,7 @@ def build(folder: Path, sizes: TinySizes, tokenizer: Tokenizer, seed: int) -> No
         pad_token="<|endoftext|>",
         model_max_length=sizes.max_positions,
     )
-    fast.chat_template = CHAT_TEMPLATE
+    fast.chat_template = TRIMMING_TEMPLATE if isinstance(sizes, TinyQwen35) else CHAT_TEMPLATE
     fast.save_pretrained(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -114,8 +133,8 @@ def build(folder: Path, sizes: TinySizes, tokenizer: Tokenizer, seed: int) -> No
         eos_token_id=tokenizer.token_to_id("<|im_end|>"), pad_token_id=tokenizer.token_to_id("<|endoftext|>")
     )
     model.save_pretrained(folder)
-    # of Qwen3-VL-MoE, too, the processor has the dense model's name
-    family = model_class.__name__.removesuffix("ForConditionalGeneration").removesuffix("Moe")
+    # of Qwen3-VL-MoE, too, the processor has the dense model's name, and Qwen3.5 has Qwen3-VL's
+    family = model_class.__name__.removesuffix("ForConditionalGeneration").removesuffix("Moe").replace("3_5", "3VL")
     _write_processors(folder, f"{family}Processor", patches)
 
 
@@ -154,6 +173,32 @@ def _model(sizes: TinySizes, tokenizer: Tokenizer) -> tuple[Any, Any, Patches]:
             )
             config = Qwen3VLMoeConfig(text_config=text, vision_config=vision, **ids)
             return config, Qwen3VLMoeForConditionalGeneration, OF_QWEN3
+        case TinyQwen35():
+            text["head_dim"] = sizes.hidden_size // sizes.heads
+            text["rope_parameters"] |= dict(mrope_interleaved=True, partial_rotary_factor=ROTATED)
+            text |= dict(
+                layer_types=[
+                    "linear_attention" if (nth + 1) % sizes.attention_every else "full_attention"
+                    for nth in range(sizes.layers)
+                ],
+                linear_num_key_heads=sizes.linear_heads,
+                linear_num_value_heads=sizes.linear_value_heads,
+                linear_key_head_dim=sizes.linear_size,
+                linear_value_head_dim=sizes.linear_size,
+            )
+            vision |= dict(patch_size=OF_QWEN3.side, num_position_embeddings=sizes.vision_positions)
+            if not isinstance(sizes, TinyQwen35Moe):
+                config = Qwen3_5Config(text_config=text, vision_config=vision, **ids)
+                return config, Qwen3_5ForConditionalGeneration, OF_QWEN3
+            del text["intermediate_size"]
+            text |= dict(
+                num_experts=sizes.experts,
+                num_experts_per_tok=sizes.experts_per_token,
+                moe_intermediate_size=sizes.expert_intermediate_size,
+                shared_expert_intermediate_size=sizes.expert_intermediate_size,
+            )
+            config = Qwen3_5MoeConfig(text_config=text, vision_config=vision, **ids)
+            return config, Qwen3_5MoeForConditionalGeneration, OF_QWEN3
         case _:
             raise TypeError(f"no miniature has {type(sizes).__name__}")
 
@@ -188,8 +233,12 @@ def _text_config(sizes: TinySizes, tokenizer: Tokenizer) -> dict[str, Any]:
     """Settings of the language model."""
     half = sizes.hidden_size // sizes.heads // 2
     # M-RoPE's section shares out a head's frequencies to time, height and width: as 24:20:20 of 64 in Qwen3-VL-8B, as
-    # 16:24:24 in the older 7B models.
-    if isinstance(sizes, TinyQwen3):
+    # 16:24:24 in the older 7B models, as 11:11:10 of 32 in Qwen3.5.
+    if isinstance(sizes, TinyQwen35):
+        half = int(half * ROTATED)
+        height = round(half * 11 / 32)
+        width = half - 2 * height
+    elif isinstance(sizes, TinyQwen3):
         height = width = half * 20 // 64
     else:
         height = (half - half // 4) // 2

@@ -175,7 +175,19 @@ def windowed_tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequenc
 
 def deepstack_tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
     """(tokens, 1 + layers, hidden) of each image of Qwen3-VL: what stands for its tokens, then what each of the first
-    layers adds. What transformers derives from the sizes is given: on a device it would wait."""
+    layers adds."""
+    found = _interpolated(model, pixels, grids)
+    return _of_each(torch.stack([found.pooler_output, *found.deepstack_features], 1), grids)
+
+
+def interpolated_tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
+    """(tokens, hidden) of each image of Qwen3.5, whose tower is Qwen3-VL's without deepstack."""
+    return _of_each(_interpolated(model, pixels, grids).pooler_output, grids)
+
+
+def _interpolated(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Any:
+    """Returns what a tower with learnt positions makes of images. What transformers derives from the sizes is given: on
+    a device it would wait."""
     visual = model.model.visual
     taps = get_vision_interpolation_indices_and_weights(
         torch.tensor(grids),
@@ -186,9 +198,7 @@ def deepstack_tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequen
     )
     indices, weights = (each.to(pixels.device) for each in taps)
     given = whole_images(grids, OF_QWEN3, pixels.device)
-    found = visual(pixels.to(visual.dtype), interp_indices=indices, interp_weights=weights, **given)
-    stacked = torch.stack([found.pooler_output, *found.deepstack_features], 1)
-    return _of_each(stacked, grids)
+    return visual(pixels.to(visual.dtype), interp_indices=indices, interp_weights=weights, **given)
 
 
 def placed_deepstack(model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
@@ -213,6 +223,7 @@ TOWERS: Mapping[str, Callable[[Any, Tensor, Sequence[Grid]], Sequence[Tensor]]] 
     "whole": plain_tower,
     "windows": windowed_tower,
     "deepstack": deepstack_tower,
+    "interpolated": interpolated_tower,
 }
 """``QwenVL.vision_layout`` -> the function from a model and normalised patches to the features of each image."""
 
