@@ -180,7 +180,7 @@ def test_a_template_does_what_its_act_is_called(played, name: str, act: str) -> 
 def test_an_act_without_template_and_a_template_with_an_unknown_name_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"no template for 'flip_vertical'; it has crop"):
         Templates({"crop": "x"}).act(FLIP, {"direction": "vertical"}, 0)
-    with pytest.raises(ConfigError, match=r"\['width'\]; known there are bottom, image, left"):
+    with pytest.raises(ConfigError, match=r"\['width'\]; expected some of bottom, image, left"):
         Templates({"crop": "{left} {width}"}).act(ZOOM, {"bbox_2d": [1, 2, 3, 4]}, 0)
     with pytest.raises(ConfigError, match=r"env\.protocol\.dialect.*neither demonstrations"):
         _ = replace(env_card("codev"), dialect=None).spoken

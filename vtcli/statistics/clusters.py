@@ -18,7 +18,7 @@ Statistic = Callable[[Floats], Floats]
 
 
 def cluster_sums(clusters: Sequence[Hashable], terms: Floats) -> Floats:
-    """Sum the rows of ``terms`` (N, K) by cluster, in the order of first members: (C, K)."""
+    """Sums the rows of ``terms`` (N, K) by cluster, in the order of first members: (C, K)."""
     numbers: dict[Hashable, int] = {}
     at = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
     sums = np.zeros((len(numbers), terms.shape[1]))

@@ -16,7 +16,7 @@ Reader = Callable[[Any], Any]
 
 
 def encode(value: Any) -> Any:
-    """Encode a dataclass, tuple, mapping, enum, numpy scalar or plain value for ``json.dumps``."""
+    """Encodes a dataclass, tuple, mapping, enum, numpy scalar or plain value for ``json.dumps``."""
     # Exact types first, because a log of a run encodes millions of values and almost all are plain.
     kind: type = type(cast("object", value))
     if value is None or kind in (bool, int, float, str):

@@ -52,7 +52,7 @@ def own(record: Record, columns: Columns = GUESSED) -> SetRow:
 
 
 def mapped(record: Record, columns: Mapping[str, str], **values: Any) -> SetRow:
-    """A row whose fields stand in columns, several with spaces between, and have further values and conventions.
+    """A row whose fields ``columns`` names, joined by spaces where it names several; ``values`` are the rest.
 
     >>> mapped({"problem": "Why?", "label": 3}, {"question": "problem", "answer": "solution label"}, unwrap=True).answer
     3

@@ -84,7 +84,7 @@ class Templates:
         template = self.acts[act]
         if missing := set(PLACEHOLDER.findall(template)) - set(values):
             raise ConfigError(
-                f"env.protocol.dialect.acts.{act} holds {sorted(missing)}; known there are {', '.join(sorted(values))}"
+                f"env.protocol.dialect.acts.{act} holds {sorted(missing)}; expected some of {', '.join(sorted(values))}"
             )
         return fill(template, {key: str(value) for key, value in values.items()})
 

@@ -36,7 +36,7 @@ Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, co
 
 
 def refuse(code: int) -> int:
-    """The outcome "the call is not made and fails with ``code``"; 0 answers that it was done."""
+    """The filter's outcome for a call that is not made and fails with ``code``; 0 pretends that it succeeded."""
     return ERRNO | code
 
 
