@@ -123,14 +123,13 @@ def gc(
     if unfinished:
         size = sum(leftover.size for leftover in unfinished) / 1e6
         print_line(
-            f"vtcli: interrupted and failed runs left {len(unfinished)} folders of {size:.1f} MB, from which their "
-            "commands would go on; --work removes them as well"
+            f"vtcli: unfinished work, from which interrupted and failed commands would go on, takes {size:.1f} MB "
+            f"(folders: {len(unfinished)}); --work removes it as well"
         )
     if kept:
         print_line(
-            f"vtcli: rollouts and merged adapters in {len(kept)} folders take "
-            f"{sum(each.size for each in kept) / 1e6:.1f} MB and save making them again; --unused DAYS removes the "
-            "folders that no run has used for so long"
+            f"vtcli: rollouts and merged adapters take {sum(each.size for each in kept) / 1e6:.1f} MB (folders: "
+            f"{len(kept)}) and save making them again; --unused DAYS removes those that no run has used for so long"
         )
     words = ["gc", *(["--work"] if work else []), *([] if unused is None else ["--unused", f"{unused:g}"])]
     say_next("artifacts", *(words if dry_run and found else ["ls"]), *_at(home))
