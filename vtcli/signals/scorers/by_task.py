@@ -15,7 +15,10 @@ from vtcli.signals.scorers.texts import boxed, unboxed
 MAX_CHARS = 4_000  # of a reply that is searched, the last ones
 _BRACES = re.compile(r"\{([^{}]{0,400})\}")
 _COUNT = r"[^{}\d]{0,40}\{?(?<!\d)(\d{1,9})(?!\d)\}?"
-_AXES = {"row": r"(?:\brows?\b|行(?:数|數)?|행)", "column": r"(?:\bcol(?:umn)?s?\b|列(?:数|數)?|열)"}
+_AXES = {
+    "row": r"(?:(?<![A-Za-z])rows?\b|行(?:数|數)?|행)",
+    "column": r"(?:(?<![A-Za-z])col(?:umn)?s?\b|列(?:数|數)?|열)",
+}
 _BEHIND = {axis: re.compile(rf"{word}{_COUNT}", re.IGNORECASE) for axis, word in _AXES.items()}
 _BEFORE = {axis: re.compile(rf"(?<!\d)(\d{{1,9}})\}}?\s?{word}", re.IGNORECASE) for axis, word in _AXES.items()}
 _LABELLED = [

@@ -35,7 +35,7 @@ _ANSWER = (
     r"|(?:答え|正解|回答|解答|正しいの|正しい選択肢)は?\s?:?\s?|(?:정답|답)(?:은|는)?\s?:?\s?)"
 )
 _CHOOSES = (
-    r"(?:(?i:choose|choosing|pick|select|go with|must be|has to be)\s(?i:option\s?)?"
+    r"(?:(?i:choose|choosing|pick|select|go with)\s(?i:option\s?)?"
     r"|(?<![不勿])(?:选择|選擇|应选|應選|故选|故選|选|選)\s?)"
 )
 _RIGHT = r"\s?(?:选项|選項|项|項)?是?(?:正确|正確|对的|對的|正解|が正解|が正しい|[가이] 정답|[가이] 맞)"  # behind it
@@ -46,17 +46,20 @@ _WRONG = (
     r"|不是(?:正确|正確|对|對|答案|正解)|では(?:ない|なく|ありません)|じゃない|[はが](?:間違い|誤り|不正解|違い|違う|正しくな|正しくあり)"
     r"|[가이는은]\s?(?:정답이\s?)?(?:아니|아닌|아닙|틀|오답))"
 )
+_ALL_BUT = "".join(  # "all but A are wrong" does not deny A; "but A is wrong" does
+    rf"(?<!(?i:{who} {but} ))" for who in ("all", "everything", "anything", "every option") for but in ("but", "except")
+)
 _DENIED = (
     r"(?i:\b(?:rather than|instead of|unlike)\s)[(\[]?<L>[)\]]?(?![\w'])"
     r"|(?i:\b(?:not|nor|neither|never|cannot|nicht|weder|noch|pas|ni|no es|non è|не|\w{1,9}n't)\s"
     r"(?:(?:be|say|show|option|choice|choose|pick|select|think|it's|it|is|both|die|la|le)\s){0,6})"
     r"[(\[]?<L>[)\]]?(?:\s?(?:,|\bor|\bnor)\s?[(\[]?<L>[)\]]?(?![\w'])){0,25}(?![\w'])"
-    r"|(?<![\w'])(?<!but )(?<!except )[(\[]?<L>[)\].:]{0,3}"
+    rf"|(?<![\w']){_ALL_BUT}[(\[]?<L>[)\].:]{{0,3}}"
     r"(?:[ \t](?!(?:<L>|because|since|as|and|but|while|others?|rest)\b)[^\s.!?,;]{1,40}){0,4}?\s"
     r"(?i:(?:is|are|would be|must be|seems|looks)\s(?:wrong|incorrect|false|not (?:right|correct|true|it|the answer))"
     r"|(?:isn't|aren't)\s(?:right|correct|true|it|the answer)"
     r"|(?:ist|est|es|è) (?:nicht|falsch|faux|fausse|incorrect[ao]?|falso|falsa|sbagliat[ao]))\b"
-    r"|(?<![\w'])[(\[]?<L>[)\]]?\?\s?(?i:no\b)"
+    r"|(?<![\w'])[(\[]?<L>[)\]]?\?\s?(?i:no\b(?!\s(?:doubt|question|problem)))"
     rf"|除了?\s?<L>\s?(?:之外|以外|外)?\s?[都均]是?(?:对|對|正确|正確)"
     rf"|{_NOT}\s?[(\[]?<L>[)\]]?{_END}(?:\s?[、和与與或]\s?<L>{_END}){{0,25}}"
     rf"|(?<![A-Za-z0-9_])(?:<L>\s?[、和与與]\s?){{0,25}}[(\[]?<L>[)\]]?(?:\s?都)?{_WRONG}"
@@ -72,6 +75,7 @@ _MARK = 0xE000  # of option 0 in a reply: a character of private use, and no dig
 _MARKS = f"[{chr(_MARK)}-{chr(_MARK + 0xFFF)}]"
 _NAMED = [re.compile(form) for form in (rf"{_ANSWER}({_MARKS})", rf"({_MARKS}){_RIGHT}")]
 _STATES = re.compile(_ANSWER)
+_STATED = re.compile(rf"{_ANSWER}$")
 _TEXT_DENIED = re.compile(
     rf"(?i:\bnot|n't)\s(?:(?:be|the|a|an|it's|it|is)\s){{0,3}}{_MARKS}"
     rf"(?:(?:\s?,\s?{_MARKS}){{0,25}}\s?,?\s?\bn?or\b\s?{_MARKS})?|{_NOT}\s?{_MARKS}|{_MARKS}(?:色|的)?{_WRONG}"
@@ -227,22 +231,22 @@ def _without_denials(text: str, last: str, options: Sequence[str]) -> str:
 
 
 def _without_list(text: str, options: Sequence[str]) -> str:
-    """The reply without the options that it repeats one behind the other, since a list chooses none."""
+    """The reply without a list of the options, which chooses none: options from A on, one behind the other, either
+    three of them or nothing else. An option that the reply gives as its answer begins no list."""
     begins = [
         re.search(rf"(?:^|(?<=\s))[(\[]?{letter(k)}\s?[).:\]、]\s?{re.escape(option)}(?!\w)", text, re.IGNORECASE)
         for k, option in enumerate(options[:MAX_OPTIONS])
-        if option
     ]
-    found = sorted(match.span() for match in begins if match)
-    runs: list[list[int]] = []
-    for start, end in found:
-        if runs and not re.search(r"[^\s,.;|]", text[runs[-1][1] : start]) and start >= runs[-1][1]:
-            runs[-1][1:] = [end, runs[-1][2] + 1]
-        else:
-            runs.append([start, end, 1])
-    for start, end, number in reversed(runs):
-        text = f"{text[:start]} {text[end:]}" if number > 1 else text
-    return text.strip()
+    if not begins or not begins[0] or _STATED.search(text[: begins[0].start()]):
+        return text
+    end, number = begins[0].end(), 1
+    for match in begins[1:]:
+        if match is None or match.start() < end or re.search(r"[^\s,.;|]", text[end : match.start()]):
+            break
+        end, number = match.end(), number + 1
+    if number < min(3, len(options)) and (number < 2 or text[end:].strip()):
+        return text
+    return f"{text[: begins[0].start()]} {text[end:]}".strip()
 
 
 def _index(found: str) -> int:
