@@ -178,7 +178,7 @@ def test_swift_rows_have_its_roles_and_paths_of_images(store: ArtifactStore, tmp
 def test_view_shows_the_first_rows_as_a_page_or_as_text(store: ArtifactStore) -> None:
     home = ["--home", str(store.root)]
     found = CliRunner().invoke(app, ["view", "dataset@latest", "--rows", "3", *home])
-    page = Path(found.output.strip())
+    page = Path(found.stdout.strip())
     assert found.exit_code == 0 and page.name == "view-dataset-v1.html"
     html = page.read_text()
     assert html.count("<article") == 6 and "What &lt;b&gt; is 1?" in html and "<title>sign</title>" in html

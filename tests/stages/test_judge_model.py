@@ -83,7 +83,7 @@ def test_a_killed_judging_asks_only_what_was_not_answered_and_leaves_all_or_noth
 def test_an_image_that_is_gone_is_one_error_that_names_it_and_says_what_to_do(home: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone.jsonl"
     alone.write_bytes((home / "policy" / "v1" / "trajectories.jsonl").read_bytes())
-    told = r"The image of zoom-\d, .*/images/[0-9a-f]{2}/[0-9a-f]{64}\.png, .*copy the folder images.*measure=never"
+    told = r"The image of zoom-\d, .*/images/[0-9a-f]{2}/[0-9a-f]{64}\.png, .*Copy .* folder images.*measure=never"
     with JudgeServer(honest) as server, pytest.raises(InputError, match=told) as caught:
         judge(home, server, str(alone))
     assert str(caught.value).count(".png") == 1

@@ -144,9 +144,9 @@ def test_a_plain_gc_names_the_work_that_it_leaves(store: ArtifactStore) -> None:
     (store.root / ".work" / "rl-1" / "state").write_bytes(b"x" * 300_000)
     command = ["gc", "--home", str(store.root)]
     plain = CliRunner().invoke(app, command)
-    assert "left 1 folders of 0.3 MB" in plain.stderr and "--work removes" in plain.stderr and not plain.stdout
+    assert "takes 0.3 MB (folders: 1)" in plain.stderr and "--work removes" in plain.stderr and not plain.stdout
     whole = CliRunner().invoke(app, [*command, "--work"])
-    assert "rl-1" in whole.stdout and not whole.stderr and not (store.root / ".work" / "rl-1").exists()
+    assert "rl-1" in whole.stdout and "unfinished" not in whole.stderr and not (store.root / ".work" / "rl-1").exists()
 
 
 def test_caches_go_once_they_are_unused_for_so_long(store: ArtifactStore) -> None:
