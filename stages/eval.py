@@ -123,7 +123,7 @@ class Config:
             if not REQUIREMENT.fullmatch(text):
                 raise ConfigError(
                     f"eval.require: {text!r} cannot be read; expected FORM.TASK.MEASURE>=NUMBER or <=, such as "
-                    "answer.all.accuracy>=0.5"
+                    "\"eval.require=['answer.all.accuracy>=0.5']\""
                 )
         card = read_card(self.agent.env)
         video_frames.require(self.frames, card, self.agent.limits.max_images, offered=self.tools == "offered")

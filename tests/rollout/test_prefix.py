@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import tiny_model
 from cases import each_case
 from fakes import FakeRunner, code_card, make_pixels, make_run, make_sample, tagged
 
-from vtcli.engines.scripted import ScriptedPolicy
+from vtcli.engines.scripted import GuidedPolicy, ScriptedPolicy
 from vtcli.envs.code import open_env
-from vtcli.protocols import Request
+from vtcli.protocols import Chat, Request, Sampling
 from vtcli.rollout.loop import Limits, Prefix, RolloutRequest, derive_seed, rollout
 from vtcli.schema import Completion, EnvTurn, ImageRef, Stop, Trajectory
 
@@ -106,3 +107,31 @@ def test_limits_count_the_prefix() -> None:
     found, _ = play(RolloutRequest(source.sample, 8, prefix=prefix), Recorder(MORE, MORE, MORE), *again)
     assert found.stop is Stop.MAX_TURNS  # three turns that call, the stored one among them, and one more
     assert len(found.policy_turns) == 4
+
+
+class _Model:
+    version = 7
+
+    def __init__(self, chat: Chat) -> None:
+        self.ids = tuple(chat.encode_turn("<answer>the model's</answer>"))
+
+    async def complete(self, request: Request) -> Completion:
+        return Completion(self.ids, (-1.0,) * len(self.ids), "stop")
+
+
+@each_case(("stop", "room"), [((), 99), (("</code>",), 99), (("</code>",), 3), ((), 2)])
+def test_the_model_answers_after_the_oracles_calls_however_these_were_cut(stop: tuple[str, ...], room: int) -> None:
+    chat = tiny_model.chat()
+    script = ScriptedPolicy(chat, ["<code>1</code>", "<code>2</code>", "<answer>the oracle's</answer>"])
+    policy = GuidedPolicy(_Model(chat), cast("Any", SimpleNamespace(of=lambda request: script)))
+    ids, texts = (5,), list[str]()
+    for _ in range(3):
+        turn: tuple[int, ...] = ()
+        while True:  # a turn that is cut off for room goes on with the next request
+            found = asyncio.run(policy.complete(Request((*ids, *turn), (), room, Sampling(), 0, stop)))
+            turn += found.token_ids
+            if found.finish == "stop":
+                break
+        ids += (*turn, 6, 7)  # an observation
+        texts.append(chat.decode(turn).text)
+    assert texts == ["<code>1</code>", "<code>2</code>", "<answer>the model's</answer>"] and policy.version == 7

@@ -60,6 +60,7 @@ def run(
     name = name if name in book.names(own) else name.replace("-", "_")
     loaded, words = book.load(name, own), [*ctx.args, *split("--more", more)]
     again = ["run", name, *words, *(["--config-dir", config_dir] if config_dir else [])]
+    where = ["--to", to] if to else []
     if loaded.reproduces:
         asked = papers.read(words, own, name)
         found = book.Expansion(papers.steps(asked))
@@ -80,11 +81,11 @@ def run(
     else:
         check(home)
         if dry:
-            say_next(*again)
+            say_next(*again, *(["--slurm"] if slurm else []), *where)
         elif slurm:
             jobs = runner.as_jobs(found.steps)
             say(f"stop: scancel {' '.join(jobs)}; when they have ended, the next command prints the table")
-            say_next(*again, "--table")
+            say_next(*again, "--table", *where)
         else:
             finish(home, runner.here(found.steps))
 

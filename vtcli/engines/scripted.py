@@ -34,16 +34,20 @@ class ScriptedPolicy:
         self._said: tuple[int, ...] = ()  # of the turn under way,
         self._rest: tuple[int, ...] = ()  # and what of it was cut off
 
-    @property
-    def calls_left(self) -> bool:
-        """True until nothing but the last turn, the answer, is left to play."""
-        return bool(self._rest) or len(self._turns) > 1
+    def has_call_for(self, request: Request) -> bool:
+        """True if what the request gets is no part of the last turn, the answer."""
+        return len(self._turns) > (0 if self._goes_on(request) else 1)
+
+    def _goes_on(self, request: Request) -> bool:
+        """True if the request asks for the rest of the turn under way, which was cut off."""
+        return bool(self._rest) and request.token_ids[-len(self._said) :] == self._said
 
     async def complete(self, request: Request) -> Completion:
         """The next turn, cut at the request's limit or after the token that completes a stop string; past the script
         an empty turn. A request that ends with the last text goes on with the rest of that turn."""
-        same = bool(self._rest) and request.token_ids[-len(self._said) :] == self._said
-        whole = self._rest if same else self._chat.encode_turn(self._turns.pop(0) if self._turns else "")
+        whole = (
+            self._rest if self._goes_on(request) else self._chat.encode_turn(self._turns.pop(0) if self._turns else "")
+        )
         end = self._stop(whole, request.stop)
         ids = whole[: min(end, request.max_tokens)]
         self._said, self._rest = ids, whole[len(ids) :]
@@ -94,7 +98,7 @@ class GuidedPolicy:
 
     async def complete(self, request: Request) -> Completion:
         script = self._script.of(request)
-        return await (script if script.calls_left else self._model).complete(request)
+        return await (script if script.has_call_for(request) else self._model).complete(request)
 
 
 def require_scripts(samples: Iterable[Sample], source: str) -> None:

@@ -258,7 +258,7 @@ def command(argv: Sequence[str], *, as_json: bool, measure: bool, constants: Pat
         if not any(a.startswith("cluster=") for a in argv):
             found = read_measured(path)
             print_all([plans.constants(Constants().with_measured(found.constants, found.where))], console, page_width())
-            say_next("plan", "+recipe=toolsrl", *argv)
+            say_next("plan", *([] if any("recipe=" in word for word in argv) else ["+recipe=toolsrl"]), *argv)
             return 0
     made = run(argv, constants)
     if fit:
@@ -273,7 +273,7 @@ def command(argv: Sequence[str], *, as_json: bool, measure: bool, constants: Pat
     if possible:
         words = [word for word in argv if not word.startswith(("cluster=", "plan."))]
         scale = [] if any(word.lstrip("+").startswith("scale=") for word in words) else ["scale=paper"]
-        say_next("rl", *words, *scale, *(made.advice or () if fit else ()))
+        say_next("rl", *words, *scale, *(a for a in made.advice or () if fit and not a.startswith("cluster=")))
     elif not fit:
         say_next("plan", "--fit", *argv)
     return 0 if possible else 3

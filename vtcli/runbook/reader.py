@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def command(artifact: Artifact, flags: Sequence[str] = ()) -> list[str]:
 
     parents = {parent.kind: parent.ref for parent in made.parents}
     rolled_out = parents.get("report") or parents.get("model")
-    if "-shard-" in artifact.name:
+    if re.search(r"-shard-\d+-of-\d+$", artifact.name):
         words = [word for word in commandline.as_typed(made.overrides) if not word.startswith(f"{made.stage}.shard=")]
         return [made.stage, *words, f"{made.stage}.merge={artifact.name.rpartition('-')[2]}", *flags]
     match artifact.kind:

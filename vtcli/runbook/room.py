@@ -185,7 +185,7 @@ def _refused_engine(stage: str, values: Mapping[str, Any], arch: Architecture, h
     """Checks a stage that only generates: the engine's weights, and the keys and values of the longest row."""
     engine, constants = convert(values["engine"], Engine, "engine"), Constants()
     own = values[stage]
-    if own.get("policy", "model") != "model" or (engine.name == "vllm_server" and engine.urls):
+    if own.get("policy", "model") not in ("model", "oracle_calls") or (engine.name == "vllm_server" and engine.urls):
         return None
     limits = convert(own["agent"]["limits"], Limits, f"{stage}.agent.limits")
 

@@ -283,7 +283,7 @@ def pick(summaries: Sequence[Summary], form: str, measure: str, task: str = "all
     return next((s.measures.get(measure) for s in summaries if (s.form, s.task) == (form, task)), None)
 
 
-REQUIREMENT = re.compile(r"\s*((?:answer|tool)\.\w+\.\w+)\s*(>=|<=)\s*(\d+(?:\.\d+)?)\s*")
+REQUIREMENT = re.compile(r"\s*((?:answer|tool)\.[\w-]+\.\w+)\s*(>=|<=)\s*(\d+(?:\.\d+)?)\s*")
 """``answer.all.accuracy>=0.5``: a form, a task, a measure, and its least or largest value."""
 
 
