@@ -299,12 +299,19 @@ def _other_names(text: str, answer: str) -> bool:
     in another order, which math-verify takes for a product: ``\\angle ABC`` and ``\\angle ACB``. An angle may be read
     backwards, a triangle in any order."""
     sides = [[part.strip(" $") for part in _EQUALS.split(side)] for side in (text, answer)]
-    if all(len(side) == 2 and _VARIABLE_NAME.fullmatch(side[0]) and not is_name(side[1]) for side in sides):
+    valued = all(len(side) == 2 and _VARIABLE_NAME.fullmatch(side[0]) and not is_name(side[1]) for side in sides)
+    if valued and len(sides[0][0]) == len(sides[1][0]):  # a variable may be a segment
         return sorted(sides[0][0]) != sorted(sides[1][0])
     if all(places := [_PLACE.fullmatch(side.strip(" $")) for side in (text, answer)]):
         return len({place[1] for place in places if place}) > 1
-    points = [[_points(*found) for found in _POINTS.findall(unwrapped(side))] for side in (text, answer)]
-    return bool(points[0] and points[1]) and sorted(points[0]) != sorted(points[1])
+    points = [
+        [_points(*found) for found in _POINTS.findall(unwrapped(side)) if found[0] or units.named(found[1]) is None]
+        for side in (text, answer)
+    ]
+    if not points[0] or not points[1] or sorted(points[0]) == sorted(points[1]):
+        return False
+    measured = all(isinstance(quantities.read(side), Quantity) for side in (text, answer))  # 5 CARS, and no points
+    return not measured and not same_words(text, answer)
 
 
 def _points(shape: str, letters_: str) -> str:
@@ -486,7 +493,7 @@ def mathvista(sample: Sample, text: str) -> Grade:
         return Grade.of(numerals.all_equal(given, wanted), found=None not in given)
     if kind == "text":
         return Grade.of(same_words(value, sample.answer))
-    given, wanted = numerals.read(value), numerals.true_number(sample.answer)
+    given, wanted = numerals.read(value, estimates=kind != "integer"), numerals.true_number(sample.answer)
     if given is None or wanted is None:
         return NOTHING
     if kind == "integer":

@@ -61,20 +61,22 @@ _KOREAN = {
 _SAID_IN_KOREAN = re.compile(
     rf"(?<!\w)({'|'.join(_KOREAN)})(?=\s?(?:개|마리|명|대|장|권|병|사람|그루|송이|입니다|이다|$))"
 )
-_NO_THING = (  # pictures, information, answers, ways, enough: a refusal is no count
-    rf"(?![{CJK}]{{0,6}}(?:[图圖像片信资資答办辦法足提明问問数數看显画方情报報错錯]|이미지|정보|사진|답|방법|그림))"
-)
+_EASTERN_THING = "人|汽?[车車]|狗|犬|猫|貓|鸟|鳥|马|馬|牛|羊|鱼|魚|船|树|樹"  # no 把握, 结果: those refuse to count
 _NONE = re.compile(  # "No cars.", but not "No images were given."
     r"(?:there (?:is|are) |i (?:can )?see )?(?:none|no one|no (?!images?\b|pictures?\b)(?:[\w-]+ ){0,2}[\w-]+s)"
     r"(?: (?:of|is|are|visible|there|here|in|on|at)\b.*)?"
-    rf"|(?:[图圖]片?|画面|照片)?[中里裡上]?并?[没沒]有(?:任何)?{_NO_THING}[{CJK}]{{1,4}}"
-    rf"|{_NO_THING}[{CJK}]{{1,6}}(?:[はが](?:あり|い)ません|[이가은는] 없습니다)",
+    rf"|(?:[图圖]片?|画面|照片)?[中里裡上]?并?[没沒]有(?:任何)?(?:了|{_EASTERN_THING})?"
+    r"|一[个個只隻辆輛张張条條台本件]?[也都][没沒]有"
+    rf"|(?:{_EASTERN_THING})[はが](?:あり|い)ません|(?:사람|고양이|강아지|자동차)[이가은는] 없습니다",
     re.IGNORECASE,
 )
-_DENIED = re.compile(  # "not 5 but 6", "5 instead of 6", "more than 5", "< 5"; no tag before a number
-    r"(?:(?<![\w=-])[<>](?!\s?[\d.]{1,60}>)|[\u2260\u2264\u2265]"
-    r"|\b(?:not|instead of|rather than|(?:more|less|fewer|greater|higher|lower) than)\b"
-    r"|不是|而非|不到|超过|超過|大于|大於|小于|小於|多于|多於|少于|少於)"
+_THAN = (  # "no fewer than 12" and 不超过12 name 12
+    r"(?<!\bno )(?<!\bnot )\b(?:more|less|fewer|greater|higher|lower) than\b|不到|(?<!不)(?:超过|超過|[大小多少][于於])"
+)
+_DENIED = re.compile(  # "not 5 but 6", "5 instead of 6", "more than 5", "< 5"; no tag, no quotation before a number
+    r"(?P<tag><[|/!]?[A-Za-z][^<>\n]{0,200}>)"
+    r"|(?:(?<![\w=\-\"'/|<>])(?:<|(?<!\n)>)(?!\s?[\d.]{1,60}[<>])|[\u2260\u2264\u2265]"
+    rf"|\b(?:not|instead of|rather than)\b|不是|而非|(?P<than>{_THAN}))"
     rf"\s?(?:[-+]?(?:\d{{1,60}}(?:\.\d{{1,60}})?|\.\d{{1,60}})(?![\d/])|(?:{'|'.join(_SMALL)}|[{_ONES}\u5341])(?!\w))",
     re.IGNORECASE,
 )
@@ -98,18 +100,26 @@ _STATED = re.compile(  # a number there, and no second one that is as good
 )
 
 
-def read(text: str) -> Fraction | None:
+def read(text: str, *, estimates: bool = True) -> Fraction | None:
     """The number of a reply, in digits or as words up to ninety-nine; None for none, or for several without a decision.
 
     The content of the last ``\\boxed{}`` counts alone. ``1,200`` is one number, ``1 1/2`` and ``1½`` are three halves,
     ``- 5`` is -5, and the exponent of ``m^2`` is none. Of several, the one after the last "answer is", "so" or
     "total of" counts, else the only one outside brackets: ``5 (2 red + 3 blue)`` is 5. ``1/2`` is a half, ``12cm`` is
     12, "none" and "No cars." are 0. A number may touch Chinese, Japanese and Korean words: ``共有5个`` and ``共有五个``
-    are 5.
+    are 5. "Not 5" and "< 5" are none; "more than 5" is 5 only with ``estimates``, where the text has no other number.
     """
     found = boxed(text)
     text = _MIXED.sub(_improper, _EXPONENT.sub("", plain(found if found is not None else text)))
-    text = _SUM.sub(_sum, _DENIED.sub(" ", text))
+    value = _decided(_DENIED.sub(lambda match: match["tag"] or " ", text))
+    if value is None and estimates:
+        value = _decided(_DENIED.sub(lambda match: match[0] if match["tag"] or match["than"] else " ", text))
+    return value
+
+
+def _decided(text: str) -> Fraction | None:
+    """The only number of a text, or the number it decides for."""
+    text = _SUM.sub(_sum, text)
     concluded = [text[match.end() : match.end() + 400] for match in _CONCLUDES.finditer(text)]
     stated = next((match[1] for part in reversed(concluded) if (match := _STATED.match(part))), None)
     if stated is None and (totals := [*_EASTERN_TOTAL.finditer(text)]):
@@ -176,13 +186,13 @@ def _numbers(text: str) -> set[Fraction]:
         return {Fraction(sum(_WORDS[word] for word in re.split(r"[-\s]", said.lower()))) for _, said, _ in spelled}
     if measures := {n for part in _MEASURE.findall(text) if (n := fraction(part)) is not None}:
         return measures
+    if _NONE.fullmatch(text.strip(" \n.!*")):
+        return {Fraction(0)}
     if eastern := _EASTERN.findall(text):
         return {
             Fraction(_EAST[one] if one else 10 * _EAST.get(tens, 1) + _EAST.get(ones, 0)) for tens, ones, one in eastern
         }
-    if korean := _SAID_IN_KOREAN.findall(text):
-        return {Fraction(_KOREAN[word]) for word in korean}
-    return {Fraction(0)} if _NONE.fullmatch(text.strip(" \n.!*")) else set()
+    return {Fraction(_KOREAN[word]) for word in _SAID_IN_KOREAN.findall(text)}
 
 
 def _sum(match: re.Match[str]) -> str:
@@ -244,7 +254,7 @@ def relaxed_accuracy(sample: Sample, text: str) -> Grade:
 
 def integer(sample: Sample, text: str) -> Grade:
     """Exact counts (CountBench, PixmoCount): the one number of the reply equals the answer."""
-    given, wanted = read(text), [true_number(answer) for answer in references(sample)]
+    given, wanted = read(text, estimates=False), [true_number(answer) for answer in references(sample)]
     return NOTHING if given is None else Grade.of(given in wanted)
 
 

@@ -63,6 +63,9 @@ _SIGNS = (
 _BULLET = re.compile(r"^\s?- (?=\S)", re.MULTILINE)
 _APART = re.compile(r"(?:^|(?<=[=:(,<>])|(?<=\bis))(\s?)- (?=\.?\d)", re.MULTILINE)  # - 5
 _GROUPED = re.compile(r"[$€£¥]?\s?[1-9]\d{0,2}(?: \d{3}){1,9}")
+_BRACKETED = re.compile(  # a point or a list: its commas part numbers
+    r"((?:[(\[]|\\\{)\s?[-+$]{0,2}\d[\d\s,.;$+-]{0,200}(?:\\right\s?|\\)?[)\]}])"
+)
 _MONEY = re.compile(r"[$€£¥₩₹%‰]")
 _PRIME = re.compile(r"(?<![\"'\w.])\d{1,9}(?:\.\d{1,9})?(['\u2032]|[\"\u2033])(?!\w)")  # 5' is not 5"
 
@@ -75,7 +78,8 @@ def normalise(text: str) -> str:
     comparisons, ``±``, vowel signs. So do those of ``A+``, ``A-``, ``a + b`` and ``C#``. ``.5`` is ``0.5``. Hyphens
     between words go, and the plus of ``+5``. An ``a`` that ends the text or stands before a single letter is a letter,
     not an article. A text of nothing else stays as it is. A long text is cut (``notation.MAX_CHARS``)."""
-    text = notation.without_thousands(squeezed(text))
+    parts = _BRACKETED.split(squeezed(text))
+    text = "".join(part if at % 2 else notation.without_thousands(part) for at, part in enumerate(parts))
     if _GROUPED.fullmatch(text):
         text = text.replace(" ", "")
     for pattern, sign in _SAME:
@@ -104,7 +108,10 @@ def _operator(sign: str) -> str:
 def same_words(text: str, target: str) -> bool:
     """True for equal words (``normalise``), unless both have signs of money or per cent, and other ones: ``$5`` is
     ``5``, and not ``€5``."""
-    if normalise(text) != normalise(target):
+    if normalise(text) != normalise(target) and not (
+        any(map(_BRACKETED.search, (text, target)))  # (1,200) is 1,200 and (1, 200), and not 1200
+        and len({normalise(re.sub(r"(?<=\d),(?=\d)", ", ", side)) for side in (text, target)}) == 1
+    ):
         return False
     if max(len(text), len(target)) > notation.MAX_CHARS:  # their middle was left out
         return text == target
