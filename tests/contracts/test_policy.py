@@ -227,7 +227,9 @@ class Asking:
 
 def thinking(chat: Any) -> Any:
     """The chat, as if its template had opened a thought."""
-    return replace(chat, thinks=True) if hasattr(chat, "thinks") else replace(chat, form=replace(chat.form, thought=""))
+    if hasattr(chat, "form"):  # a generic chat
+        return replace(chat, form=replace(chat.form, thought=""))
+    return replace(chat, opening="<think>\n")
 
 
 def test_a_thought_is_ended_at_its_limit_and_the_turn_goes_on(

@@ -22,6 +22,7 @@ from vtcli.data.exporters.writing import export
 from vtcli.data.generators import canvas
 from vtcli.data.importers import hub_files
 from vtcli.data.importers.hub_files import matches
+from vtcli.errors import InputError
 from vtcli.store.artifacts import ArtifactStore
 
 PNG = base64.b64encode(canvas.png(np.full((40, 60, 3), 90, np.uint8))).decode()
@@ -100,6 +101,33 @@ def test_a_copy_keeps_the_revision_of_its_lock_here_and_on_another_machine(
     get("quiz", "--yes", "--newest", *own(tmp_path))
     assert (lock.with_name("quiz.tsv")).read_bytes() == repo.files["quiz.tsv"]
     assert json.loads(lock.read_text())["me/quiz"]["commit"] == repo.commit
+
+
+def test_a_replacement_that_stopped_goes_on_and_leaves_no_file_of_the_old_revision(
+    tmp_path: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = hub.repos["datasets/me/quiz"] = Repo({f"part-{i}.tsv": TSV + b"%d" % i for i in range(2)})
+    lock, listing = tmp_path / "hub.lock", lambda: hub_files.survey("me/quiz", [("part-*.tsv", True)], tmp_path)
+    hub_files.fetch(listing(), tmp_path)
+    old = lock.read_text()
+    for number, again in enumerate((True, False)):
+        repo.files = {f"part-{i}.tsv": TSV[: -10 - number] + b"%d" % i for i in range(2, 5)}
+        repo.files["part-1.tsv"] = TSV[: 99 - number]
+        repo.commit, hub.budget = str(number) * 40, len(TSV) * 2
+        with pytest.raises(InputError):
+            hub_files.fetch(listing(), tmp_path)
+        assert hub_files.locked_name("me/quiz", tmp_path) == f"me/quiz@{repo.commit}"
+        hub.budget, already = None, sum(hub.sent.values())
+        if not again:
+            hub_files.require_locked(listing(), tmp_path)
+        hub_files.fetch(listing(), tmp_path)
+        left = sum(map(len, repo.files.values())) - len(TSV) * 2
+        assert sum(hub.sent.values()) - already == left
+        assert sorted(path.name for path in tmp_path.glob("part-*")) == sorted(repo.files)
+        assert all((tmp_path / name).read_bytes() == data for name, data in repo.files.items())
+    lock.write_text(old.replace("part-0.tsv", "../part-0.tsv"))
+    with pytest.raises(InputError, match="leads out of its folder"):
+        hub_files.fetch(listing(), tmp_path)
 
 
 def test_a_mirror_that_lies_is_found_out(tmp_path: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -243,6 +243,21 @@ def test_webdataset_members_with_one_key_are_a_row(tmp_path: Path) -> None:
         read(tmp_path / "train.tar", row="webdataset")
 
 
+def test_a_later_file_of_a_stream_that_is_damaged_is_one_error(tmp_path: Path) -> None:
+    for kind, good, bad in (
+        ("parquet", lambda path: pq.write_table(pa.table({"answer": ["1"]}), path), b"PAR1, cut off"),
+        ("jsonl", lambda path: path.write_text('{"answer": "1"}\n'), b'{"answer": '),
+    ):
+        (tmp_path / kind).mkdir()
+        good(tmp_path / kind / f"train-0.{kind}")
+        (tmp_path / kind / f"train-1.{kind}").write_bytes(bad)
+        source = sources.open_source(f"stream:{tmp_path}/{kind}", "train")
+        assert source.read(0) == {"answer": "1"}
+        for _ in range(2):
+            with pytest.raises(InputError, match=rf"stream:.*{kind} cannot be loaded by the library datasets"):
+                source.read(1)
+
+
 @each_case("scheme", ["", "hub:", "stream:"])
 def test_hugging_face_sets_are_read_from_a_folder_and_as_a_stream(scheme: str, tmp_path: Path) -> None:
     rows = [{"question": f"What is {i}?", "answer": str(i), "images": [Image.fromarray(PICTURES[i])]} for i in range(3)]

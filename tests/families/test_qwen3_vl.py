@@ -29,6 +29,20 @@ GRIDS = [(1, 18, 14), (1, 2, 2), (1, 4, 22), (1, 18, 14)]
 INSTRUCT = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 THINKING = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
 NO_THOUGHT = "{{- '<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n' }}"
+SAME_LINE = "{{- '<|im_start|>assistant\\n<think>' }}"
+NOT_SHOWN = "{% if documents %}" + THINKING + "{% endif %}"
+OPENED = {
+    INSTRUCT: "",
+    THINKING: "<think>\n",
+    NO_THOUGHT: "<think>\n\n</think>\n\n",
+    SAME_LINE: "<think>",
+    NOT_SHOWN: "<think>\n",
+    "{% generation %}a{% endgeneration %}{{ strftime_now('%Y') }}" + THINKING: "<think>\n",
+    "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{% break %}{% endfor %}" + INSTRUCT: "",
+    "{{ messages[0].content[0].text.strip() + eos_token }}" + INSTRUCT: "",
+    "{{ messages | tojson(ensure_ascii=False) + messages[0].content }}" + THINKING: "<think>\n",
+}
+"""Chat templates, and what they write after the header of the policy's turn."""
 
 
 def pixels() -> torch.Tensor:
@@ -120,13 +134,18 @@ def folder_with(tmp_path: Path, template: str, file: str = "chat_template.jinja"
 
 
 @each_case("file", ["chat_template.jinja", "chat_template.json"])
-@each_case(("template", "thinks"), [(INSTRUCT, False), (THINKING, True), (NO_THOUGHT, False)])
-def test_a_template_says_whether_the_model_thinks(tmp_path: Path, template: str, thinks: bool, file: str) -> None:
-    chat = open_family(folder_with(tmp_path, template, file)).chat
-    text = chat.tokenizer.decode(chat.prompt("", "q", []), skip_special_tokens=False)
-    assert (chat.thought_end is not None) == thinks
-    ends = {INSTRUCT: "", THINKING: "<think>\n", NO_THOUGHT: "<think>\n\n</think>\n\n"}
-    assert text.endswith(f"<|im_start|>assistant\n{ends[template]}")
+def test_a_template_says_whether_the_model_thinks(tmp_path: Path, file: str) -> None:
+    folder = folder_with(tmp_path, INSTRUCT, file)
+    for template, opened in OPENED.items():
+        (folder / file).write_text(template if file.endswith("jinja") else json.dumps({"chat_template": template}))
+        chat = open_family(folder).chat
+        text = chat.tokenizer.decode(chat.prompt("", "q", []), skip_special_tokens=False)
+        assert text.endswith(f"<|im_start|>assistant\n{opened}"), template
+        assert (chat.thought_end is not None) == (opened in ("<think>\n", "<think>")), template
+    for template in ("{{ 'a' + 5 }}", "{{ range(10**9) }}", "{% if %}", "{{ raise_exception('no') }}"):
+        (folder / file).write_text(template if file.endswith("jinja") else json.dumps({"chat_template": template}))
+        with pytest.raises(InputError, match="its chat template cannot be rendered"):
+            open_family(folder)
 
 
 def test_a_thinking_models_turn_begins_in_its_thought(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Completion, ImageRef, Observation, PolicyTurn, Stop, Trajectory
 
 TINY = tiny_family("qwen3_vl")
-CHAT = replace(TINY.family.chat, thinks=True)
+CHAT = replace(TINY.family.chat, opening="<think>\n")
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 ENDED = "\n</think>\n\n"
 

@@ -151,7 +151,7 @@ def test_a_thinking_models_answer_is_what_follows_its_thought(tmp_path: Path) ->
 
     async def work(server: Served) -> None:
         agent = server.agent
-        agent.chat = replace(agent.chat, thinks=True)
+        agent.chat = replace(agent.chat, opening="<think>\n")
         first = agent.chat.decode(agent.chat.tokenizer.encode("It is", add_special_tokens=False).ids).text
         assert agent.cut("It is a long answer", agent.count("It is")) == first
         text = "It may be 7.\n</think>\n\nIt is 8."

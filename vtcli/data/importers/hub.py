@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -45,24 +46,32 @@ def open_set(path: str, split: str) -> RowSource:
         InputError: no such set or split, or no way to the hub.
     """
     import datasets
+    from datasets.packaged_modules.parquet.parquet import Parquet
 
     scheme, _, named = path.partition(":") if is_hub(path) else ("", "", path)
     set_name, _, config = named.partition(":")
-    try:
+    with _one_error(path):
         if not scheme:
             found: Any = datasets.load_from_disk(named)
         else:
             builder = datasets.load_dataset_builder(set_name, config or None)
             named_files = {str(name): list(map(str, of)) for name, of in (builder.config.data_files or {}).items()}
-            every = [file for of in named_files.values() for file in of]
-            if every and all(file.endswith(".parquet") for file in every):
-                return _parquet(path, named_files[_split(path, named_files, split)])
             if scheme == "stream":
-                for file in every:
+                for file in (file for of in named_files.values() for file in of):
                     _require_plain(path, file)
-                found = builder.as_streaming_dataset()
-            else:
-                found = _loaded(builder)
+            if isinstance(builder, Parquet):  # by any of the endings that the library takes for it
+                return _parquet(path, builder, named_files[_split(path, named_files, split)])
+            found = builder.as_streaming_dataset() if scheme == "stream" else _loaded(builder)
+    if isinstance(found, dict):
+        found = found[_split(path, found, split)]
+    return StreamRows(path, found) if scheme == "stream" else TableRows(path, found)
+
+
+@contextmanager
+def _one_error(path: str) -> Generator[None]:
+    """Raises what the library, or a file that it fetched, fails with as ``InputError``."""
+    try:
+        yield
     except InputError:
         raise
     except Exception as error:  # the library raises a dozen kinds, its own and those of HTTP, files and Arrow
@@ -70,9 +79,6 @@ def open_set(path: str, split: str) -> RowSource:
             f"{path} cannot be loaded by the library datasets ({type(error).__name__}: {str(error)[:300]}). Give a "
             "file of rows, a folder that save_to_disk wrote, or hub:OWNER/NAME where the hub can be reached."
         ) from error
-    if isinstance(found, dict):
-        found = found[_split(path, found, split)]
-    return StreamRows(path, found) if scheme == "stream" else TableRows(path, found)
 
 
 def _split(path: str, splits: Mapping[str, Any], split: str) -> str:
@@ -96,32 +102,35 @@ def _require_plain(path: str, file: str) -> None:
         )
 
 
-def _parquet(path: str, files: Sequence[str]) -> RowSource:
+def _parquet(path: str, builder: Any, files: Sequence[str]) -> RowSource:
     """Parquet files of a split, downloaded by the library: all of them now, or a stream's when its rows reach them."""
-    import datasets
-
-    downloads = datasets.DownloadManager(download_config=datasets.DownloadConfig(use_etag=False))
+    downloads = _downloads(builder)
 
     def opened(file: str) -> RowSource:
-        return ParquetRows(Path(str(downloads.download(file))))
+        found = downloads.iter_files([downloads.download_and_extract(file)])
+        parts = [ParquetRows(Path(str(each))) for each in found]
+        return parts[0] if len(parts) == 1 else JoinedSource(file, parts)
 
     return FetchedRows(path, files, opened) if is_stream(path) else JoinedSource(path, [*map(opened, files)])
 
 
 def _loaded(builder: Any) -> Any:
     """As ``datasets.load_dataset``, with a bound on what archives unpack to."""
+    builder.download_and_prepare(dl_manager=_downloads(builder))
+    return builder.as_dataset()
+
+
+def _downloads(builder: Any) -> Any:
     import datasets
 
     from vtcli.data.importers.hub_archives import BoundedDownloads
 
-    downloads = BoundedDownloads(
+    return BoundedDownloads(
         dataset_name=builder.dataset_name,
         data_dir=builder.config.data_dir,
         download_config=datasets.DownloadConfig(use_etag=False),  # as the library has it for files of a set
         base_path=builder.base_path,
     )
-    builder.download_and_prepare(dl_manager=downloads)
-    return builder.as_dataset()
 
 
 class TableRows(RowSource):
@@ -175,7 +184,8 @@ class FetchedRows(RowSource):
         while row >= (rows := sum(part.rows for part in self._parts)):
             if len(self._parts) == len(self._files):
                 raise InputError(f"{self.name} has {rows} rows, and row {row} is asked for. Lower the number of items.")
-            self._parts.append(self._opened(self._files[len(self._parts)]))
+            with _one_error(self.name):
+                self._parts.append(self._opened(self._files[len(self._parts)]))
         return JoinedSource(self.name, self._parts)
 
     def place(self, row: int) -> Place:
@@ -218,7 +228,12 @@ class StreamRows(RowSource):
             self._restart()
         table = None
         while self._next <= row:
-            table = next(self._tables, None)
+            try:
+                with _one_error(self.name):
+                    table = next(self._tables, None)
+            except InputError:
+                self._restart()  # a failed generator would look like the end
+                raise
             if table is None:
                 ended = self._next
                 self._restart()

@@ -8,7 +8,7 @@ import io
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -111,8 +111,7 @@ def survey(name: str, forms: Sequence[tuple[str, bool]], place: Path) -> HubList
         for each in info.siblings or ()
         if each.rfilename != ".gitattributes"
     ]
-    if outside := [each.path for each in files if ".." in PurePosixPath(each.path).parts or each.path.startswith("/")]:
-        raise InputError(f"{plain} lists {outside[0][:200]!r}, which leads out of its folder. Do not fetch it.")
+    _require_inside(plain, [each.path for each in files])
     repository = plain.rpartition("/")[2]
     for pattern, alone in forms:
         rows = [file for file in files if matches(file.path, pattern, repository)]
@@ -129,6 +128,12 @@ def survey(name: str, forms: Sequence[tuple[str, bool]], place: Path) -> HubList
         f"{' and more' if len(files) > 8 else ''}. Its files were renamed: fetch it by hand, and name them in a "
         "configuration of your own (--config-dir)."
     )
+
+
+def _require_inside(name: object, paths: Iterable[str]) -> None:
+    """Raises ``InputError`` for a path that is not in the folder of the copy."""
+    if outside := [path for path in paths if ".." in PurePosixPath(path).parts or path.startswith("/")]:
+        raise InputError(f"{name} lists {outside[0][:200]!r}, which leads out of its folder. Do not fetch it.")
 
 
 def locked_name(name: str, place: Path) -> str:
@@ -163,9 +168,12 @@ def _locks(place: Path) -> dict[str, tuple[str, dict[str, str]]]:
         return {}
     try:
         found = load_json(path.read_bytes())
-        return {str(name): (str(each["commit"]), dict(each["files"])) for name, each in found.items()}
+        locks = {str(name): (str(each["commit"]), dict[str, str](each["files"])) for name, each in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} cannot be read ({error!r}). Remove it, or copy it again.") from error
+    for _, files in locks.values():
+        _require_inside(path, files)
+    return locks
 
 
 def _write_lock(listing: HubListing, place: Path) -> None:
@@ -179,23 +187,26 @@ def _write_lock(listing: HubListing, place: Path) -> None:
 
 
 def fetch(listing: HubListing, place: Path) -> None:
-    """Downloads the files into ``place``, compares each with the hub's digest, and writes ``hub.lock``. Files that are
-    there stay, unless the lock has another digest of them.
+    """Downloads the files into ``place`` and compares each with the hub's digest. ``hub.lock`` is written first: after
+    a stop the next command goes on with this revision. Files that are there stay, unless the lock has them with
+    another digest or of a revision that had more.
 
     Raises:
         InputError: no room, no way to the hub, a hub that refuses or stops, a file that is not what the hub lists.
     """
-    _, before = _locks(place).get(listing.name, ("", {}))
+    commit, before = _locks(place).get(listing.name, ("", {}))
+    now = {file.path: file.digest for file in listing.files}
     with disk.checked(place, elsewhere=ELSEWHERE):
         place.mkdir(parents=True, exist_ok=True)
-        for file in listing.files:
-            if before.get(file.path, file.digest) != file.digest:
-                (place / file.path).unlink(missing_ok=True)
+        for path, digest in before.items():
+            if now.get(path, digest if commit == listing.commit else None) != digest:
+                (place / path).unlink(missing_ok=True)
         free = shutil.disk_usage(place).free
         missing = [file for file in listing.files if not (place / file.path).is_file()]
         needed = sum(file.size for file in missing)
         if needed > free:
             raise InputError(f"{place} has {free / 1e9:.1f} GB left; {needed / 1e9:.1f} GB are missing. Give --into.")
+        _write_lock(listing, place)
         with RowBars() as bars, ThreadPoolExecutor(AT_A_TIME) as pool:
             bars.begin("MB", needed // MEGABYTE)
             guard, done, stopped = Lock(), [0], Event()
@@ -217,7 +228,6 @@ def fetch(listing: HubListing, place: Path) -> None:
                 raise
         for file in listing.files:
             _require_digest(place / file.path, file, listing.name)
-    _write_lock(listing, place)
 
 
 def _download(listing: HubListing, file: HubFile, place: Path, count: Callable[[int], None], stopped: Event) -> None:

@@ -63,8 +63,7 @@ class QwenChat:
     banned_ids: tuple[int, ...]
     end_ids: tuple[int, ...]
     empty_system: bool = True  # False: a conversation without a system prompt has no system turn
-    thinks: bool = False  # the policy's turn begins inside a thought
-    opening: str = ""  # what else the prompt writes before the policy's turn
+    opening: str = ""  # what the prompt writes after the header of the policy's turn
     trims: bool = False  # the template strips spaces and line breaks around every text
 
     @classmethod
@@ -104,7 +103,6 @@ class QwenChat:
             raise InputError(f"{path} has no {', '.join(missing)}: expected a tokenizer of the {name} family")
         require_ids(folder, name, ids, {marker: first_marker + nth for nth, marker in enumerate(MARKERS)})
         end = ids["<|im_end|>"]
-        thinks = opening == f"{THOUGHT}\n"
         return cls(
             tokenizer=tokenizer,
             patches=patches,
@@ -117,10 +115,15 @@ class QwenChat:
             banned_ids=tuple(i for i in ids.values() if i != end),
             end_ids=(end,),
             empty_system=empty_system,
-            thinks=thinks,
-            opening="" if thinks else opening,
+            opening=opening,
             trims=trims,
         )
+
+    @property
+    def thinks(self) -> bool:
+        """True if the policy's turn begins inside a thought."""
+        _, opened, inside = self.opening.rpartition(THOUGHT)
+        return bool(opened) and THOUGHT_END not in inside
 
     def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
         """Returns the ids up to the first policy token. Images replace ``<image>`` markers; without markers they
@@ -145,7 +148,9 @@ class QwenChat:
         """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included. In a
         thinking model the turn begins inside the thought: a text without one gets an empty one, as in the template."""
         text = self._trim(text)
-        return (*self._text(in_open_thought(text) if self.thinks else text), self.im_end)
+        if self.thinks:
+            text = in_open_thought(text, newline=self.opening.endswith("\n"))
+        return (*self._text(text), self.im_end)
 
     def decode(self, token_ids: Sequence[int]) -> DecodedTurn:
         """Reads one policy turn."""
@@ -176,7 +181,7 @@ class QwenChat:
         pieces.check_images(token_ids, images, self.image_pad, self.image_tokens)
 
     def _open(self) -> tuple[int, ...]:
-        return (self.im_start, *self._text("assistant\n" + (f"{THOUGHT}\n" if self.thinks else self.opening)))
+        return (self.im_start, *self._text("assistant\n" + self.opening))
 
     def _trim(self, text: str) -> str:
         return text.strip() if self.trims else text

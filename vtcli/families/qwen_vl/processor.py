@@ -6,9 +6,10 @@ read the same files, so both must agree."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,12 @@ import numpy.typing as npt
 from vtcli.errors import InputError
 from vtcli.families.files import read_json
 from vtcli.families.qwen_vl.patches import Patches
+from vtcli.families.thoughts import THOUGHT
 from vtcli.foreign import load_json
 
 FILE = "preprocessor_config.json"
+
+_OPEN_THOUGHT = re.compile(r"<\|im_start\|>assistant\n<think>\n(?!\n?</think>)")
 
 
 def settings(folder: Path) -> Mapping[str, Any]:
@@ -111,22 +115,36 @@ def opening(folder: Path) -> str:
     Raises:
         InputError: the template cannot be rendered.
     """
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from transformers.utils.chat_template_utils import render_jinja_template
 
-    def refuse(reason: str) -> NoReturn:
-        raise TemplateError(reason)
-
-    environment: Any = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)  # as transformers renders it
-    environment.globals.update(raise_exception=refuse)
-    talk = [{"role": "user", "content": "?"}]
-    try:
-        text = environment.from_string(chat_template(folder)).render(messages=talk, add_generation_prompt=True)
-    except TemplateError as error:
+    header, text, template, problem = "<|im_start|>assistant\n", "", "", None
+    for content in ("?", [{"type": "text", "text": "?"}]):  # some templates take only texts, some only lists
+        talk = [{"role": "user", "content": content}]
+        try:
+            template = chat_template(folder)
+            rendered, _ = render_jinja_template(
+                [talk], chat_template=template, add_generation_prompt=True, **_special_tokens(folder)
+            )
+        except Exception as error:  # a template is a program: it may fail in any way
+            problem = problem or error
+            continue
+        text = rendered[0]
+        break
+    else:
         raise InputError(
-            f"{folder}: its chat template cannot be rendered ({error}). Copy the template of the model's own release."
-        ) from error
-    return text.rpartition("<|im_start|>assistant\n")[2] if "<|im_start|>assistant\n" in text else ""
+            f"{folder}: its chat template cannot be rendered ({type(problem).__name__}: {problem}). Copy the template "
+            "of the model's own release."
+        ) from problem
+    if header in text:
+        return text.rpartition(header)[2]
+    return f"{THOUGHT}\n" if _OPEN_THOUGHT.search(template.replace("\\n", "\n")) else ""  # as Jinja's strings write it
+
+
+def _special_tokens(folder: Path) -> dict[str, Any]:
+    """``eos_token`` and others of the tokenizer, which templates may name."""
+    path = folder / "tokenizer_config.json"
+    found = load_json(path.read_bytes()) if path.is_file() else {}
+    return {name: value for name, value in found.items() if name.endswith("_token") and isinstance(value, str)}
 
 
 def chat_template(folder: Path) -> str:
