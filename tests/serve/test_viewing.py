@@ -235,7 +235,7 @@ def test_the_command_ends_at_ctrl_c(tmp_path: Path) -> None:
     assert taken.returncode == 2 and f"--port {port} cannot be listened at" in taken.stderr
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (0, "", "")
+    assert (process.returncode, out, err) == (0, "", "vtcli: Ctrl-C ends it\n")
 
 
 @pytest.mark.wide

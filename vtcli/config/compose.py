@@ -537,7 +537,7 @@ def _apply(override: Override, composed: DictConfig) -> None:
         OmegaConf.update(composed, key, value, force_add=adds)
     except OmegaConfBaseException as error:
         kinds = {"dict": "a section {key: value, …}", "list": "a list [a, b, …]"}
-        found = re.search(r"\n\s*object_type=(dict|list)$", str(error))
+        found = re.search(r"\n[ \t]*object_type=(dict|list)$", str(error))
         raise ConfigError(f"{given}: expected {kinds[found[1]]}." if found else f"{given}: {error}") from error
 
 

@@ -149,7 +149,7 @@ class _Source:
 
 
 _METHODS = re.compile(r"\n    (?=def |@|async )")
-_TOP = re.compile(r"^(?:@.*\n)*(?:class (\w+)|(\w+)(?:: .*?)? = ).*\n(?:(?:[ \t)\]}].*)?\n)*", re.MULTILINE)
+_TOP = re.compile(r"^(?:@.*\n)?(?:class (\w+)|(\w+)(?:: .*?)? = ).*\n(?:(?:[ \t)\]}].*)?\n)*", re.MULTILINE)
 _IMPORT = re.compile(r"^from ([\w.]+) import (?:\(([^)]*)\)|(.*))", re.MULTILINE)
 
 

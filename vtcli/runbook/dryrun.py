@@ -26,6 +26,7 @@ from vtcli.runbook.papers import Reproduction
 from vtcli.runbook.room import what_lacks
 from vtcli.runbook.runner import home, options_of
 from vtcli.runbook.step import ON_ACCELERATOR, Step, require_machine, stage_parts
+from vtcli.runs.closing import STEP
 from vtcli.sandbox.confinement.probes import strongest
 from vtcli.session.questions import require_forms
 from vtcli.signals.measuring import SignalMeter
@@ -120,7 +121,11 @@ class DryRun:
         with tempfile.TemporaryDirectory() as folder:
             line = [sys.executable, "-m", "vtcli", "synth", *step.argv({}), "synth.preview=3", f"home={folder}"]
             try:
-                done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=DATA_TIMEOUT_S)
+                done = subprocess.run(
+                    line,
+                    capture_output=True, text=True, check=False,
+                    env=os.environ | {STEP: "1"}, timeout=DATA_TIMEOUT_S,
+                )  # fmt: skip
             except subprocess.TimeoutExpired:
                 said = f"{self.asked.data}: its first rows are not there after {DATA_TIMEOUT_S:.0f} s; "
                 return CheckResult("data", False, f"{said}`{step.line({})} --preview 3` shows how far they come")
