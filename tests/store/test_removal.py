@@ -157,7 +157,7 @@ def test_caches_go_once_they_are_unused_for_so_long(store: ArtifactStore) -> Non
         os.utime(folder, (time.time() - days * DAY_S, time.time() - days * DAY_S))
     command = ["gc", "--home", str(store.root)]
     plain = CliRunner().invoke(app, command)
-    assert "in 4 folders" in plain.stderr and "--unused DAYS" in plain.stderr and not plain.stdout
+    assert "folders: 4" in plain.stderr and "--unused DAYS" in plain.stderr and not plain.stdout
     found = CliRunner().invoke(app, [*command, "--unused", "30"])
-    assert found.stdout.count("removed") == 2 and "in 2 folders" in found.stderr
+    assert found.stdout.count("removed") == 2 and "folders: 2" in found.stderr
     assert sorted(str(p.relative_to(store.root)) for p in store.root.glob(".*/*/")) == [".merged/new", ".rollouts/new"]
