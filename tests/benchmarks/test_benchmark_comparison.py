@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from benchmark_copies import shipped
@@ -28,11 +29,11 @@ def answers(replies: str, **signals: int | None) -> list[Scored]:
     return found
 
 
-def pairs(before: str, after: str, **changes: object) -> dict[tuple[str, str], FigurePair]:
-    benchmark = replace(shipped()["vstar"], **{k: v for k, v in changes.items() if k != "judged_by_one"})  # type: ignore[arg-type]
+def pairs(before: str, after: str, *, judged_by_one: bool = False, **changes: Any) -> dict[tuple[str, str], FigurePair]:
+    benchmark = replace(shipped()["vstar"], **changes)
     found = results.pairs(
         *("vstar", benchmark, answers(before, answer_correct=0), answers(after, answer_correct=1)),
-        judged=bool(changes.get("judged_by_one")), seed=0,
+        judged=judged_by_one, seed=0,
     )  # fmt: skip
     return {(pair.after.score, pair.after.name): pair for pair in found}
 

@@ -29,7 +29,7 @@ def _made(store: ArtifactStore, name: str, kind: Kind, stage: str, *words: str, 
 def test_every_command_ends_with_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stage's is ``reader.command``. Each is one that can be typed: it composes, or its command is there."""
+    """A stage's is ``reader.command``. Each can be typed: it composes, or its command exists."""
     monkeypatch.chdir(tmp_path)
     store = ArtifactStore(tmp_path / "artifacts")
     data = _made(store, "data", "dataset", "synth", "stage=synth", *CODE)

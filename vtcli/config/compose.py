@@ -1,4 +1,5 @@
-"""The only importer of hydra: turns a command line into a checked configuration, and starts runs through Hydra.
+"""Turns a command line into a checked configuration, and starts runs through Hydra.
+Nothing but this module and ``overrides`` imports hydra.
 
 The command line is rewritten before Hydra sees it. The scale becomes the last group, because Hydra merges groups in
 order and a scale must override the recipe's sizes. ``recipe=x`` means ``+recipe=x``. ``variant=x`` is laid over the
@@ -11,11 +12,9 @@ stack of "Key is not in struct". A mistake is one ``ConfigError`` before any fil
 
 from __future__ import annotations
 
-import argparse
 import copy
 import difflib
 import functools
-import itertools
 import os
 import pickle
 import re
@@ -33,17 +32,18 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from vtcli.config import defaults, machine, recipes
 from vtcli.config.binding import AGENT, MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, renamed, stage
 from vtcli.config.commandline import named, quoted, remember, spelled_out, written
-from vtcli.config.habits import key_of, refusal
+from vtcli.config.habits import key_of
 from vtcli.config.origins import Origins, drop_below, set_by_files
+from vtcli.config.overrides import apply_override, flag_parser, require_keys, runs_of_sweep
 from vtcli.errors import ConfigError
 
 __all__ = [
@@ -138,7 +138,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
         ConfigError: an unknown option, a variant that the recipe lacks, recipes with different data in one sweep.
     """
     command, argv = written(stage, argv), spelled_out(stage, argv)
-    args, unknown = _flags().parse_known_intermixed_args(list(argv))
+    args, unknown = flag_parser().parse_known_intermixed_args(list(argv))
     if unknown:
         meant = _key_of_option(stage, unknown[0], argv)
         hint = f" Did you mean {meant}?" if meant else ""
@@ -200,21 +200,6 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     prints = bool(args.cfg or args.info or args.hydra_help)
     found = CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command, chosen)
     return replace(found, recipe=recipe, variant=variant, config_dir=own)
-
-
-def _flags() -> argparse.ArgumentParser:
-    """Returns a parser of overrides and of the flags that Hydra gets from us. Its others would run a configuration that
-    was not checked."""
-    parser = argparse.ArgumentParser("vtcli", add_help=False, allow_abbrev=False)  # --config would be short for several
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-    parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--package", "-p")
-    parser.add_argument("--info", "-i", nargs="?", const="all")
-    parser.add_argument("--hydra-help", action="store_true")
-    return parser
 
 
 def _key_of_option(stage: str, option: str, argv: Sequence[str]) -> str | None:
@@ -324,23 +309,10 @@ def jobs(plan: CommandPlan) -> Iterator[Job]:
                     f"value if the comma is part of it: {quoted}"
                 )
         if plan.multirun:
-            combinations = list(_combinations(parsed))
+            combinations = list(runs_of_sweep(parsed))
         for overrides in combinations:
             job = _compose(plan.stage, tuple(overrides), plan.config_dir, frozenset(os.environ.items()))
             yield replace(job, values=copy.deepcopy(job.values))
-
-
-def _combinations(overrides: Sequence[Override]) -> Iterator[list[str]]:
-    """Yields the overrides of each run of a sweep, in the order of Hydra's own sweeper, which repeats it in ``run``."""
-    choices: dict[str, list[str]] = {}  # of a key that is given twice the last ones count, at the place of the first
-    for override in overrides:
-        key = override.get_key_element()
-        if override.is_interval_sweep():
-            raise ConfigError(f"{override.input_line}: an interval has no list of values; expected key=1,2,3")
-        swept = override.is_sweep_override()
-        values = override.sweep_string_iterator() if swept else [override.get_value_element_as_str()]
-        choices[key] = [f"{key}={value}" for value in values]
-    yield from map(list, itertools.product(*choices.values()))
 
 
 def varied(overrides: Sequence[str]) -> list[str]:
@@ -497,11 +469,11 @@ def _compose(stage: str, lines: tuple[str, ...], own: Path | None, environ: froz
     search = [f"hydra.searchpath=['file://{own}']"] if own else []
     _check_choices(choices, lambda group: _group_options(group, own), own)
     files = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
-    _check_keys(settings, files, groups, stage)
+    require_keys(settings, files.leaves, files.known, groups, stage)
     composed: DictConfig = pickle.loads(files.config)  # noqa: S301  pickled below
     for setting in settings:
         if not setting.key_or_group.startswith("hydra"):  # Hydra applies its settings when it runs
-            _apply(setting, composed)
+            apply_override(setting, composed)
     values = _with_own_rubrics(_plain(composed), own)
 
     # Only a user who makes a mistake or asks for origins pays for them: reading the lines of all files takes long.
@@ -513,32 +485,6 @@ def _compose(stage: str, lines: tuple[str, ...], own: Path | None, environ: froz
         return found | _given(overrides)
 
     return Job(stage, values, Origins(flat(values), set_here))
-
-
-def _apply(override: Override, composed: DictConfig) -> None:
-    """Changes ``composed`` as Hydra does when it runs. The keys have been checked."""
-    key, value, given = override.key_or_group, override.value(), str(override.input_line)
-    if override.package is not None:
-        raise ConfigError(f"{given}: there is no group {key!r} to put at {override.package!r}.")
-    adds = override.is_add() or override.is_force_add()
-    if override.is_delete():
-        present = OmegaConf.select(composed, key, throw_on_missing=False)
-        if present is None:
-            raise ConfigError(f"{given}: {key} has no value to delete.")
-        if value is not None and value != present:
-            raise ConfigError(f"{given}: {key} is {present} and not {value}.")
-        parent, _, last = key.rpartition(".")
-        with open_dict(composed):
-            del (OmegaConf.select(composed, parent) if parent else composed)[last]
-        return
-    if override.is_add() and not isinstance(value, dict | list) and OmegaConf.select(composed, key) is not None:
-        raise ConfigError(f"{given}: {key} is there already. Leave out the + to change it: {given[1:]}")
-    try:
-        OmegaConf.update(composed, key, value, force_add=adds)
-    except OmegaConfBaseException as error:
-        kinds = {"dict": "a section {key: value, …}", "list": "a list [a, b, …]"}
-        found = re.search(r"\n[ \t]*object_type=(dict|list)$", str(error))
-        raise ConfigError(f"{given}: expected {kinds[found[1]]}." if found else f"{given}: {error}") from error
 
 
 @functools.cache
@@ -614,51 +560,6 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
                     f"{given}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
                     f"The files are in {places}.{advice}"
                 )
-
-
-def _check_keys(settings: Sequence[Override], files: _Files, groups: frozenset[str], stage: str) -> None:
-    """Requires every plain override to name an existing key, and an added key not to resemble an existing one."""
-    leaves, known = files.leaves, files.known
-    for override in settings:
-        key = override.key_or_group
-        if key in known or override.is_force_add():
-            _check_kind(override, leaves.get(key))
-            continue
-        if now := renamed(key):
-            raise ConfigError(f"{override.input_line}: {key} {now}.")
-        parent, _, last = key.rpartition(".")
-        siblings = {k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == parent} | (
-            set() if parent else groups
-        )
-        if reason := refusal(key):
-            raise ConfigError(f"{override.input_line}: {reason}")
-        close = difflib.get_close_matches(last, siblings, n=1, cutoff=0.75)
-        if override.is_add() and not close:
-            continue
-        elsewhere = None if "_target_" in siblings else _elsewhere(key, known, stage)  # a plug point has its own keys
-        best = f"{parent}.{close[0]}" if close and parent else close[0] if close else elsewhere
-        best = key_of(key, stage) or best
-        there = f"Keys there: {', '.join(sorted(siblings)) or 'none'}." if parent else ""
-        hint = f" Did you mean {best!r}?" if best else f" {there or f'`vtcli config show {stage}` prints every key.'}"
-        new = "" if override.is_add() or override.is_delete() else f" (A new key is added with +{key}=…)"
-        raise ConfigError(f"{override.input_line}: there is no key {key!r} in the configuration.{hint}{new}")
-
-
-def _check_kind(override: Override, before: Any) -> None:
-    """Refuses text for a number or a truth value of the files, also for keys that no dataclass will check."""
-    value = None if override.is_delete() else override.value()
-    if not isinstance(value, str | QuotedString) or "${" in str(value):
-        return
-    expected = "true or false" if isinstance(before, bool) else "a number"
-    if isinstance(before, bool | int | float):
-        raise ConfigError(f"{override.input_line}: expected {expected} (it was {before}), got {str(value)!r}.")
-
-
-def _elsewhere(key: str, known: frozenset[str], stage: str) -> str | None:
-    """Returns a key with the same last name, the stage's own first (``lr`` for ``rl.optim.lr``), or a similar key."""
-    last = key.rpartition(".")[2]
-    same = sorted((k for k in known if k.endswith(f".{last}")), key=lambda k: (not k.startswith(f"{stage}."), len(k)))
-    return next(iter(same or difflib.get_close_matches(key, known, n=1)), None)
 
 
 def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:

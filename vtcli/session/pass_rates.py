@@ -166,7 +166,7 @@ class PassRateMeter:
     def _rate(self, row: RowFacts, known: Sequence[AnswerOutcome | None]) -> PassRate:
         """The rate over the rollouts that were made, in the order of their seeds."""
         made = list(known)
-        # Trailing gaps were never asked for. A gap before a known rollout is one that broke, and stays.
+        # Trailing gaps were never asked for. A gap before a known rollout is a broken rollout, and stays.
         while self.config.early_stop and made and made[-1] is None:
             made.pop()
         whole = [each or AnswerOutcome("broken", None) for each in made]

@@ -243,7 +243,7 @@ class Session:
         Raises:
             VtcliError: the user has to repair something, such as a dead engine.
         """
-        # A queue between the tasks and the caller: rollouts go on while the caller works on one that is finished.
+        # A queue between the tasks and the caller: rollouts go on while the caller works on a finished one.
         done = asyncio.Queue[Scored | None]()
         by_id = {request.id: request for request in requests}
 

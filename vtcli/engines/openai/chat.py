@@ -169,7 +169,7 @@ def native(found: Sequence[ChatMessage], content: Content) -> list[dict[str, Jso
         if message.role == "assistant":
             text = "".join(str(part) for part in message.parts)
             calls = parse_calls(text)
-            # All or none: a server checks every call's arguments, and one that is wrong refuses the whole request.
+            # All or none: a server checks every call's arguments, and one wrong call refuses the whole request.
             if calls and all(call.problem is None for call in calls):
                 waiting = [f"call_{len(out)}_{place}" for place in range(len(calls))]
                 said = text.partition(CALL)[0].strip() or None

@@ -128,7 +128,7 @@ def read(reply: Any, request: Request, chat: Chat, version: str, vocabulary: int
         prompt = reply.get("prompt_token_ids")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Odd(f"a reply without a completion ({type(error).__name__}: {error}): {str(reply)[:200]}") from error
-    # With images the server expands placeholders itself, and one that counts otherwise shifts every position.
+    # With images the server expands placeholders itself, and a different count shifts every position.
     if request.images and tuple(prompt or ()) != request.token_ids:
         raise Unread(misread(prompt or (), request))
     if not ids or finish == "error":

@@ -46,7 +46,7 @@ def of_folder(label: str, folder: Path, limit: int, spool: Path | None) -> Weigh
                 for name in opened.keys():  # noqa: SIM118  # no dict
                     yield name, opened.get_tensor(name)
 
-    # The number of tensors travels with every bucket, so that a server notices one that is missing.
+    # The number of tensors travels with every bucket, so that a server notices a missing tensor.
     total = 0
     for file in files:
         with safe_open(str(file), "pt") as opened:
@@ -124,7 +124,7 @@ class Push:
         """Servers that did it."""
         asked = list(servers)
         found = await asyncio.gather(*(do(server) for server in asked), return_exceptions=True)
-        # A server that is gone drops out and is repaired later. One that refuses would refuse again, so it ends all.
+        # A server that is gone drops out and is repaired later. A refusal would repeat itself, so it ends all.
         left: list[Remote] = []
         for server, problem in zip(asked, found, strict=True):
             if problem is None:

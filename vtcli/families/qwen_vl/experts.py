@@ -43,8 +43,9 @@ class Qwen3_5MoeForConditionalGeneration(transformers.Qwen3_5MoeForConditionalGe
     """transformers' class, but it saves experts in the released layout."""
 
     def save_pretrained(self, save_directory: Any, *given: Any, **more: Any) -> None:
-        """As transformers' own."""
-        super().save_pretrained(save_directory, *given, **{**more, "save_original_format": False})
+        """As transformers' own, whatever ``save_original_format`` is given."""
+        more["save_original_format"] = False
+        super().save_pretrained(save_directory, *given, **more)
 
 
 def layout(folder: Path) -> tuple[int, ...] | None:
