@@ -216,6 +216,7 @@ def test_a_word_beside_the_axes_is_taken(word: str) -> None:
     [
         pytest.param(name, marks=[] if name in ("map_codev", "quickstart") else pytest.mark.wide)
         for name in book.names()
+        if not book.load(name).reproduces  # papers fills it in, and its own tests compose it for every recipe
     ],
 )
 def test_every_step_of_every_runbook_composes_and_binds(name: str) -> None:
